@@ -1,0 +1,1 @@
+"""Exporters: carriers of records to the outside. Table name → class in ``TABLE``."""

@@ -1,0 +1,1 @@
+"""Policies: pure rules over the views that the core hands them. Table name → class in ``TABLE``."""

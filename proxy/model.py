@@ -1,0 +1,389 @@
+"""The nouns of Looptap: what an agent loop is made of, as plain frozen values.
+
+Nothing here does anything: no IO, no clock, no parsing, stdlib only. Every other module speaks
+in these types. Units stand in the names (``_ns`` since the epoch, ``_tokens``, ``_usd``); a
+number that a provider did not report is ``None``, never 0.
+
+Reading order for a newcomer: model, verdict, ports, core, exchange.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
+
+
+Role = Literal["system", "user", "assistant", "tool"]
+"""Who speaks. ``developer`` reads as system, ``model`` as assistant, ``function`` as tool."""
+
+ItemKind = Literal[
+    "user", "text", "thinking", "tool_call", "tool_result", "media", "compaction", "system", "other"
+]
+"""``user``: text the user (or the harness in the user's name) wrote; ``text``: assistant text;
+``media``: image, audio, file; ``system``: instructions standing inside the message list;
+``compaction``: a provider's own summary block; ``other``: anything we carry but do not read."""
+
+Api = Literal["anthropic", "openai", "gemini"]
+DialectName = Literal["anthropic", "openai_chat", "openai_responses", "gemini"]
+
+Operation = Literal["chat", "count", "compact", "other"]
+"""``chat`` is a model call and becomes a step; ``count`` is free (token counting);
+``compact`` is a billed side call that only summarises (Responses' ``/compact``)."""
+
+EndKind = Literal["complete", "client_gone", "upstream_reset", "timeout", "refused"]
+"""How an exchange ended on the wire (the ``end`` field of an exchange log)."""
+
+AttemptOutcome = Literal["complete", "failed", "cut", "client_gone", "refused"]
+"""``complete``: a whole good reply; ``failed``: an error answer (status >= 400, an error in the
+body or stream) or none at all; ``cut``: the reply broke off in its middle; ``client_gone``: the
+client left first; ``refused``: Looptap answered itself."""
+
+ThreadKind = Literal["main", "subagent", "side", "unknown"]
+MatchedBy = Literal["prefix", "content", "call_ids", "hint"]
+
+Cause = Literal[
+    "completed", "max_tokens", "refusal", "content_filter", "context_window",
+    "steps", "tokens", "spend", "wall_clock", "calls", "tool_retries",
+    "policy", "interrupted", "error", "superseded", "abandoned",
+]  # fmt: skip
+"""Why a turn ended; ``completed`` does not say that the work is right."""
+
+CostQuality = Literal["measured", "estimated", "assumed", "unpriced"]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A request head as it came: raw target (path and query), fields in order and case, latin-1 bytes."""
+
+    method: str
+    target: str
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The target without its query."""
+        return self.target.partition("?")[0]
+
+    def get(self, name: bytes) -> bytes | None:
+        """First value of a field by its lower-case name."""
+        for key, value in self.headers:
+            if key.lower() == name:
+                return value
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """A response head as it came from the upstream (or as we made it for a refusal)."""
+
+    status: int
+    reason: bytes = b""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def get(self, name: bytes) -> bytes | None:
+        """First value of a field by its lower-case name."""
+        for key, value in self.headers:
+            if key.lower() == name:
+                return value
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A provider as configured. ``url`` is the real base URL; ``api`` decides the dialect by path."""
+
+    name: str
+    url: str
+    api: Api
+    provider: str = ""
+    """genai-prices' provider id, empty: guess from the URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who pays: the key's name and what hangs on it. Threads never cross a ``scope``."""
+
+    key: str = "unnamed"
+    team: str = "default"
+    org: str = "default"
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def scope(self) -> str:
+        """The wall between tenants: the thread index is cut by it."""
+        return f"{self.team}/{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One HTTP request and its response through the proxy, as known when its head has arrived."""
+
+    id: str
+    """``exc_`` plus 20 characters; names this exchange in the record."""
+    number: int
+    """Zero-based order of arrival in this process (replay: the line number)."""
+    head: Head
+    """What the client sent, with labels and our own fields already stripped."""
+    upstream: Upstream | None
+    path: str
+    """Path below the upstream (no query): what a dialect is chosen by."""
+    arrived_ns: int
+    identity: Identity = field(default_factory=Identity)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One atomic typed input or output.
+
+    ``digest`` is the item's identity: what stays the same when a client sends it back (wire form,
+    key order, call ids, defaulted fields do not count). It is ``b""`` for items outside identity:
+    thinking (its absence is to be noticed, not to hide the thread) and empty text.
+    """
+
+    kind: ItemKind
+    role: Role
+    text: str = ""
+    """Visible text, thinking text, or the tool result as the model reads it."""
+    tool: str | None = None
+    """Tool name of a call; of a result where the wire says it."""
+    call_id: str | None = None
+    """Pairs a call with its result; None where the provider gives none."""
+    arguments: str | None = None
+    """Arguments of a call: canonical JSON (RFC 8785) or, when it is no JSON, the text itself."""
+    is_error: bool = False
+    """The result is flagged as an error."""
+    form: str = ""
+    """The wire's own type: ``tool_use``, ``redacted_thinking``, ``function_call`` …"""
+    item_id: str | None = None
+    """The provider's id of this very item (``rs_…``, ``fc_…``, ``msg_…``)."""
+    signature: str | None = None
+    """Thinking's proof: signature, redacted data, ``encrypted_content``, ``thoughtSignature``."""
+    variants: tuple[str, ...] = ()
+    """Other spellings of ``signature`` seen for this item, each as good (Responses streams)."""
+    server: bool = False
+    """Executed by the provider: the client owes nothing for it."""
+    at: tuple[str | int, ...] = ()
+    """Place below its message or reply, e.g. ``("content", 2)``."""
+    digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One element of the request's message list, read into items.
+
+    ``raw_hash`` names the bytes as sent, so that an unchanged message is not read again.
+    """
+
+    role: Role
+    items: tuple[Item, ...]
+    raw_hash: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that the request offers. ``digest`` covers its whole definition less cache marks."""
+
+    name: str
+    digest: bytes
+    server: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What known clients say about themselves in headers and body (wire-facts 11, clients 2).
+
+    Hints narrow a search; they never override content that contradicts them.
+    """
+
+    client: str = ""
+    """Short name from the user agent: ``claude-code``, ``codex``, ``anthropic-python`` …"""
+    session: str | None = None
+    agent: str | None = None
+    """The client's id of the agent or thread inside the session; None for the main one."""
+    parent_agent: str | None = None
+    turn: str | None = None
+    """The client's own turn id, where it has one (Codex)."""
+    kind: Literal["", "main", "subagent", "side", "compaction", "prewarm"] = ""
+    retry: int | None = None
+    """The client's retry count: > 0 says that this request repeats the previous one."""
+    retry_bound: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """A model call, read. ``messages`` may share elements with the previous request's."""
+
+    dialect: DialectName
+    operation: Operation
+    model: str
+    stream: bool
+    messages: tuple[Message, ...]
+    chain: tuple[bytes, ...] = ()
+    """Chained digest of the items after each message: ``chain[i]`` names the history
+    ``messages[: i + 1]``. Made by ``reading``, same length as ``messages``."""
+    list_key: str = "messages"
+    """The body's key of the message list, for JSON paths: messages, input, contents."""
+    system: tuple[Item, ...] = ()
+    """System text outside the message list."""
+    tools: tuple[Tool, ...] = ()
+    max_output_tokens: int | None = None
+    hints: Hints = field(default_factory=Hints)
+    held: str | None = None
+    """Provider-held history that this request continues: previous response, conversation, thread id."""
+    output_schema: bool = False
+    """The reply is bound to a JSON schema (typical of titles, routers and other side calls)."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The other top-level fields that policies and prices need, parsed, by their wire names."""
+    shared: int = 0
+    """How many leading messages are the same objects as in the reading this one was built from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one reply, inclusive: input counts cached reads and writes, output counts thinking."""
+
+    input_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
+    """The part of ``cache_write_tokens`` written for an hour (or longer)."""
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    extra: Mapping[str, int] = field(default_factory=dict)
+    """Further counts under genai-prices' names: ``web_searches``, ``input_audio_tokens`` …"""
+
+    def public(self) -> dict[str, int]:
+        """The five keys of the contract; what was not reported is absent."""
+        pairs = (
+            ("input_tokens", self.input_tokens),
+            ("cache_read_tokens", self.cache_read_tokens),
+            ("cache_write_tokens", self.cache_write_tokens),
+            ("output_tokens", self.output_tokens),
+            ("reasoning_tokens", self.reasoning_tokens),
+        )
+        return {name: value for name, value in pairs if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class BillingLine:
+    """One entry of the bill where a reply has several (Anthropic ``iterations``)."""
+
+    model: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderError:
+    """An error as the provider words it, in an error answer, a 200 body, or mid-stream."""
+
+    type: str
+    message: str
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What the tap saw beside a chunk: an item finished, the first output, usage, an error."""
+
+    kind: Literal["first_output", "item", "usage", "error"]
+    item: Item | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A reply, read: the same value whether it was streamed or whole, however it was split."""
+
+    items: tuple[Item, ...] = ()
+    usage: Usage | None = None
+    billing: tuple[BillingLine, ...] = ()
+    """Empty: bill ``usage`` at ``model``. Otherwise only these lines add up to the bill."""
+    stop_reason: str | None = None
+    """As the provider gave it (Responses: ``status``)."""
+    model: str | None = None
+    """The model that served, where the reply says so."""
+    response_id: str | None = None
+    error: ProviderError | None = None
+    whole: bool = False
+    """The reply came to its own end (terminal event, or a whole body)."""
+    streamed_chars: int = 0
+    """Characters of output seen, for the estimate of a reply whose usage never came."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Wire facts for policies and prices: service_tier, speed, inference_geo, input_transformations,
+    reported cost (``cost_usd`` as text) …"""
+
+    @property
+    def tool_calls(self) -> tuple[Item, ...]:
+        """The calls that the client has to answer."""
+        return tuple(i for i in self.items if i.kind == "tool_call" and not i.server)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Exact money and how well it is known. ``usd`` is None exactly when ``unpriced``."""
+
+    usd: Decimal | None
+    quality: CostQuality
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event of the append-only log (design: Record). ``data`` holds JSON values only."""
+
+    time_ns: int
+    type: str
+    session: str | None = None
+    thread: str | None = None
+    turn: str | None = None
+    step: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """How a body follows from an earlier one: ``base[:prefix] + middle + base[len(base)-suffix:]``.
+
+    Found for free while reading (the unchanged history); the record stores only the middle.
+    """
+
+    base: str
+    """Id of the exchange whose request body is the base."""
+    prefix: int
+    suffix: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureStart:
+    """An exchange's request for the record, put in when it goes out. Credentials are already dots."""
+
+    exchange: str
+    number: int
+    time_ns: int
+    provider: str
+    upstream: str
+    host: str
+    method: str
+    target: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes | None
+    """None: not held (streamed past, or ``record: digest``)."""
+    splice: Splice | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    session: str | None = None
+    thread: str | None = None
+    turn: str | None = None
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureEnd:
+    """The same exchange's answer, put in after the client has its last byte."""
+
+    exchange: str
+    time_ns: int
+    end: EndKind
+    status: int | None
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes | None
+    streaming: bool = False
+    request_bytes: int = 0
+    response_bytes: int = 0

@@ -1,0 +1,138 @@
+"""The sockets in the wall: everything that can be swapped plugs in here.
+
+Dialects, policies, stores, ledgers and exporters implement these protocols and never see each
+other. Pure ports are plain functions on values; only ports that wait are ``async``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from proxy.model import Event, Head, Message, ModelRequest, Outcome, Record
+from proxy.verdict import Balance, Claim, Decision, Edit, Grant, Receipt, Reply, Spend, Terminal
+
+
+class Unreadable(Exception):
+    """The body is not what its route says. The exchange is relayed and counted as unmodelled."""
+
+
+class ResponseDecoder(Protocol):
+    """Reads one reply, streamed or whole. Any split of the bytes gives the same events and outcome."""
+
+    def feed(self, data: bytes) -> Sequence[Event]:
+        """Take decoded body bytes (content encoding undone). Never raises on odd content."""
+        ...
+
+    def finish(self) -> Outcome:
+        """The reply as far as it came; safe to call once, at any moment."""
+        ...
+
+
+class Dialect(Protocol):
+    """One wire format. Knows bytes and JSON, knows no sockets, threads or budgets."""
+
+    name: str
+    list_key: str
+    """Key of the message list in the body: ``messages``, ``input`` or ``contents``."""
+
+    def read_message(self, raw: Any) -> Message:
+        """Read one parsed element of the message list. Unknown content becomes ``other`` items."""
+        ...
+
+    def read_request(
+        self, head: Head, path: str, fields: Mapping[str, Any], messages: tuple[Message, ...]
+    ) -> ModelRequest:
+        """Put a request together from its other parsed fields and its messages, already read.
+
+        Raises Unreadable when this is no model call of this dialect.
+        """
+        ...
+
+    def decoder(self, request: ModelRequest, status: int, content_type: str) -> ResponseDecoder:
+        """A decoder for the reply to this request."""
+        ...
+
+    def edit_request(self, body: bytes, request: ModelRequest, edits: Sequence[Edit]) -> bytes:
+        """The body with the edits applied; every byte that an edit does not concern stays."""
+        ...
+
+    def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
+        """``deny`` (an error) or ``message`` (a final reply, streamed if the client streams)."""
+        ...
+
+    def closing_frames(self, request: ModelRequest, why: Terminal) -> bytes:
+        """Frames that end a running stream in a form the client parses."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a policy sees: frozen facts of one moment, and its own memory."""
+
+    now_ns: int
+    mode: str
+    session: str
+    thread: str
+    turn: str
+    step: str
+    step_index: int
+    request: ModelRequest | None = None
+    previous: ModelRequest | None = None
+    """The thread's request before this one, as far as it is still at hand."""
+    outcome: Outcome | None = None
+    results: tuple[Any, ...] = ()
+    balances: Mapping[str, Balance] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Policy(Protocol):
+    """A pure rule: same view, same decision. A base class answers "nothing" to every hook."""
+
+    name: str
+    wants_deltas: bool
+
+    def turn_start(self, view: View) -> Decision: ...
+    def claims(self, view: View) -> Sequence[Claim]: ...
+    def step_start(self, view: View) -> Decision: ...
+    def delta(self, view: View, event: Event) -> Decision: ...
+    def step_end(self, view: View) -> Decision: ...
+    def turn_end(self, view: View) -> Decision: ...
+
+
+class Ledger(Protocol):
+    """Counters that hold: reserve before, settle after. Amounts are exact."""
+
+    async def reserve(self, claims: Sequence[Claim], *, ttl_s: int, now_ns: int) -> Grant:
+        """All or nothing; a refusal names the claim that did not fit."""
+        ...
+
+    async def settle(self, grant_id: str, actual: Sequence[Spend], *, now_ns: int) -> Receipt:
+        """Idempotent by grant id; late is harmless."""
+        ...
+
+    async def balances(self, scopes: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], Balance]: ...
+
+
+class ThreadStore(Protocol):
+    """Where thread heads outlive the process and are shared between instances.
+
+    A head is an opaque JSON-ready snapshot made by the tracker, keyed by thread id, with the
+    look-up keys under which later requests will search for it.
+    """
+
+    async def pull(self, keys: Sequence[bytes]) -> Sequence[Mapping[str, Any]]:
+        """Heads that any of the keys name (empty keys: the newest heads, for a start)."""
+        ...
+
+    async def push(self, heads: Sequence[Mapping[str, Any]]) -> None:
+        """Store heads; each replaces the older one of its thread."""
+        ...
+
+
+class Exporter(Protocol):
+    """Takes records off to somewhere. May raise; the outbox counts it and goes on."""
+
+    name: str
+
+    async def export(self, records: Sequence[Record]) -> None: ...
+    async def close(self) -> None: ...
