@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from proxy.model import Event, Head, Message, ModelRequest, Outcome, Record
+from proxy.model import CaptureEnd, CaptureStart, Event, Head, Message, ModelRequest, Outcome, Record
 from proxy.verdict import Balance, Claim, Decision, Edit, Grant, Receipt, Reply, Spend, Terminal
 
 
@@ -136,3 +136,10 @@ class Exporter(Protocol):
 
     async def export(self, records: Sequence[Record]) -> None: ...
     async def close(self) -> None: ...
+
+
+class Sink(Protocol):
+    """Where the core drops what it observed. Never waits, never raises, may lose bodies under load."""
+
+    def put(self, record: Record) -> None: ...
+    def capture(self, capture: CaptureStart | CaptureEnd) -> None: ...

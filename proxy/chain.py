@@ -1,0 +1,153 @@
+"""Runs the policies in their one order and merges what they answer.
+
+Posture lives here and nowhere else: observe or enforce, what each policy may do (its ``action``),
+and what happens when a policy raises. Policies contain no such switch: they say what they saw and
+what they would do; the chain decides what is done and keeps the rest as ``would`` entries.
+
+Pure: same views and memories, same ruling. A policy that raises is reported through ``on_fault``
+and counts as having said nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from proxy.model import Event
+from proxy.ports import Policy, View
+from proxy.verdict import Action, Decision, Edit, Finding, Terminal
+
+Mode = Literal["enforce", "observe"]
+Point = Literal["turn_start", "step_start", "step_end", "turn_end"]
+
+_EDITS = frozenset({"nudge", "repair", "clamp", "land"})
+_TERMINALS = ("hold", "message", "deny", "cut")
+"""Weakest first: when several policies want to end a request, the strongest does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A policy in the chain, and the most that it may do."""
+
+    policy: Policy
+    action: Action = "observe"
+
+    def may(self, kind: str) -> bool:
+        """Whether this policy's configured action covers an intervention of that kind."""
+        if self.action in _TERMINALS:
+            return kind in _EDITS or kind == self.action
+        return kind == self.action
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """An intervention that a policy asked for and that was only recorded (``would_…``)."""
+
+    policy: str
+    kind: str
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the whole chain answers at one point."""
+
+    findings: tuple[Finding, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    terminal: Terminal | None = None
+    withheld: tuple[Withheld, ...] = ()
+    memories: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Only the memories that changed, by policy name."""
+
+
+SILENT = Ruling()
+
+
+class Chain:
+    """The policies of this process, in order."""
+
+    def __init__(
+        self,
+        links: Sequence[Link] = (),
+        *,
+        mode: Mode = "enforce",
+        on_fault: Callable[[str, BaseException], None] = lambda where, error: None,
+    ) -> None:
+        self.links = tuple(links)
+        self.mode = mode
+        self._on_fault = on_fault
+        self._watchers = tuple(link for link in self.links if link.policy.wants_deltas)
+
+    @property
+    def wants_deltas(self) -> bool:
+        """Whether any policy reads along while a reply streams."""
+        return bool(self._watchers)
+
+    def judge(self, point: Point, view: View, memories: Mapping[str, Mapping[str, Any]]) -> Ruling:
+        """Ask every policy at one point and merge the answers."""
+        if not self.links:
+            return SILENT
+        return self._merge(self.links, memories, lambda policy, seen: _ask(policy, point, seen), point, view)
+
+    def delta(self, view: View, event: Event, memories: Mapping[str, Mapping[str, Any]]) -> Ruling:
+        """Ask the policies that read along about one event of a running stream."""
+        if not self._watchers:
+            return SILENT
+        return self._merge(
+            self._watchers, memories, lambda policy, seen: policy.delta(seen, event), "delta", view
+        )
+
+    def _merge(
+        self,
+        links: Sequence[Link],
+        memories: Mapping[str, Mapping[str, Any]],
+        ask: Callable[[Policy, View], Decision],
+        point: str,
+        view: View,
+    ) -> Ruling:
+        findings: list[Finding] = []
+        edits: list[Edit] = []
+        withheld: list[Withheld] = []
+        changed: dict[str, Mapping[str, Any]] = {}
+        terminal: Terminal | None = None
+        for link in links:
+            policy = link.policy
+            try:
+                decision = ask(policy, replace(view, memory=memories.get(policy.name, {})))
+            except Exception as error:  # a policy's bug must cost its own findings, not the traffic
+                self._on_fault(f"policy {policy.name}.{point}", error)
+                continue
+            findings.extend(decision.findings)
+            if decision.memory is not None:
+                changed[policy.name] = decision.memory
+            acting = self.mode == "enforce"
+            for edit in decision.edits:
+                if acting and link.may(edit.kind):
+                    edits.append(edit)
+                else:
+                    withheld.append(Withheld(policy.name, edit.kind))
+            wish = decision.terminal
+            if wish is None:
+                continue
+            if acting and link.may(wish.kind):
+                terminal = _stronger(terminal, wish)
+            else:
+                withheld.append(Withheld(policy.name, wish.kind, wish.code))
+        return Ruling(tuple(findings), tuple(edits), terminal, tuple(withheld), changed)
+
+
+def _ask(policy: Policy, point: Point, view: View) -> Decision:
+    match point:
+        case "turn_start":
+            return policy.turn_start(view)
+        case "step_start":
+            return policy.step_start(view)
+        case "step_end":
+            return policy.step_end(view)
+        case "turn_end":
+            return policy.turn_end(view)
+
+
+def _stronger(one: Terminal | None, other: Terminal) -> Terminal:
+    if one is None or _TERMINALS.index(other.kind) > _TERMINALS.index(one.kind):
+        return other
+    return one
