@@ -2,6 +2,381 @@
 
 ``Core`` strings together what thinks: dialects, reading, tracker, chain, tap, prices. It owns no
 socket, clock, file or random source, so the live shell (``exchange``) and the offline one
-(``replay``) run exactly this code. Nothing here may fail or delay an exchange: the shells call it
-through ``guard``, which counts and reports an internal fault and lets the traffic pass.
+(``replay``) run exactly this code: a bug seen live is a file that replays.
+
+Nothing in here may cost traffic. ``open`` hands back the body to forward (the very same object
+unless something edited it); the shells call every method through their own guard, and what
+cannot be read is relayed and counted as unmodelled.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Protocol
+
+from proxy.chain import Chain, Ruling
+from proxy.codings import Undecodable, decode_body
+from proxy.model import (
+    Attempt,
+    AttemptOutcome,
+    CaptureEnd,
+    CaptureStart,
+    Cost,
+    EndKind,
+    Event,
+    Exchange,
+    Head,
+    ModelRequest,
+    Outcome,
+    Record,
+    ResponseHead,
+    Splice,
+    Upstream,
+    Usage,
+)
+from proxy.ports import Dialect, Sink, Unreadable, View
+from proxy.reading import Library
+from proxy.redact import redact_headers, redact_target
+from proxy.tap import Tap
+from proxy.tracker import Placement, Tracker
+from proxy.verdict import Finding, Reply
+
+
+class DialectTable(Protocol):
+    """``dialects.match``: which dialect speaks on this route, None where none does."""
+
+    def __call__(self, method: str, path: str, upstream: Upstream, head: Head) -> Dialect | None: ...
+
+
+class Prices(Protocol):
+    """What a reply cost. ``pricing`` implements it; the core does no arithmetic on money."""
+
+    def cost(
+        self, request: ModelRequest, outcome: Outcome, usage: Usage, upstream: Upstream, at_ns: int
+    ) -> Cost: ...
+
+    def estimate(self, outcome: Outcome, request_bytes: int) -> Usage: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """What the core needs to know of the configuration."""
+
+    record_bodies: bool = True
+    """``record: full``: bodies go to the record and previews into items."""
+    max_decoded: int = 128_000_000
+    """Bytes that a decoded copy of one body may take."""
+    max_reply: int = 64_000_000
+    """Bytes of one reply kept for the record; a longer one is recorded without its body."""
+
+
+class Core:
+    """Everything that thinks about an exchange. One per process; used from one thread."""
+
+    def __init__(
+        self,
+        *,
+        dialects: DialectTable,
+        library: Library,
+        tracker: Tracker,
+        chain: Chain,
+        prices: Prices,
+        sink: Sink,
+        settings: CoreSettings,
+        on_fault: Callable[[str, BaseException], None],
+    ) -> None:
+        self.dialects = dialects
+        self.library = library
+        self.tracker = tracker
+        self.chain = chain
+        self.prices = prices
+        self.sink = sink
+        self.settings = settings
+        self.on_fault = on_fault
+        self.unmodelled: dict[str, int] = {}
+        """Exchanges that we carried and did not read, by reason."""
+
+    def match(self, head: Head, upstream: Upstream, path: str) -> bool:
+        """Whether a dialect reads this route, so that the body is wanted whole."""
+        return self.dialects(head.method, path, upstream, head) is not None
+
+    def open(self, exchange: Exchange, body: bytes, now_ns: int) -> "Opened":
+        """Read and place a request whose body is at hand."""
+        opened = Opened(self, exchange, body)
+        try:
+            opened._read(now_ns)
+        except (Unreadable, Undecodable) as problem:
+            opened._unmodelled(str(problem) or type(problem).__name__)
+        except Exception as error:  # a bug of ours: this exchange is relayed unseen
+            self.on_fault("open", error)
+            opened._unmodelled("internal fault")
+        opened._capture_start(now_ns)
+        return opened
+
+    def relay(self, exchange: Exchange, now_ns: int) -> "Opened":
+        """An exchange that no dialect reads: bodies stream past, only its shape is recorded."""
+        opened = Opened(self, exchange, None)
+        opened._unmodelled("no model call")
+        opened._capture_start(now_ns)
+        return opened
+
+    def tick(self, now_ns: int) -> None:
+        """Let time pass: turns whose client never came back are closed."""
+        self.tracker.tick(now_ns)
+
+
+class Opened:
+    """One exchange on its way: ``respond``, ``feed`` and, exactly once, ``close``."""
+
+    __slots__ = (
+        "_arrived_ns", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes", "_memories", "_received",
+        "_response", "_splice", "_tap", "body", "exchange", "placement", "refusal", "request",
+    )  # fmt: skip
+
+    def __init__(self, core: Core, exchange: Exchange, body: bytes | None) -> None:
+        self._core = core
+        self.exchange = exchange
+        self.body = body if body is not None else b""
+        self.request: ModelRequest | None = None
+        self.refusal: Reply | None = None
+        self.placement: Placement | None = None
+        self._dialect: Dialect | None = None
+        self._splice: Splice | None = None
+        self._tap: Tap | None = None
+        self._response: ResponseHead | None = None
+        self._first_output_ns: int | None = None
+        self._kept: list[bytes] | None = [] if core.settings.record_bodies and body is not None else None
+        self._kept_bytes = 0
+        self._received = 0
+        self._arrived_ns = exchange.arrived_ns
+
+    # -- the request
+
+    def _read(self, now_ns: int) -> None:
+        core, exchange = self._core, self.exchange
+        assert exchange.upstream is not None
+        dialect = core.dialects(exchange.head.method, exchange.path, exchange.upstream, exchange.head)
+        if dialect is None:
+            raise Unreadable("no model call")
+        self._dialect = dialect
+        plain = decode_body(self.body, exchange.head.get(b"content-encoding"), core.settings.max_decoded)
+        reading = core.library.read(dialect, exchange, plain)
+        if plain is self.body:
+            self._splice = reading.splice
+        self.request = reading.request
+        if reading.request.operation in ("count", "other"):
+            self._unmodelled(f"{reading.request.operation}, no step")
+            return
+        self.placement = core.tracker.place(exchange, reading.request, now_ns)
+        ruling = core.chain.judge("step_start", self._view(now_ns, None), self.placement.memories)
+        self._apply(ruling, now_ns)
+
+    def _apply(self, ruling: Ruling, now_ns: int) -> None:
+        """Book what the chain said, and act on it where it may act."""
+        core, placement = self._core, self.placement
+        assert placement is not None
+        for finding in ruling.findings:
+            core.sink.put(self._finding(finding, now_ns))
+        if ruling.memories:
+            core.tracker.remember(placement, ruling.memories)
+        if ruling.terminal is not None and self._dialect is not None and ruling.terminal.kind != "cut":
+            self.refusal = self._dialect.refusal(self.request, ruling.terminal, self.exchange.id)
+            core.tracker.refuse(placement, ruling.terminal, now_ns)
+        elif ruling.edits and self._dialect is not None and self.request is not None:
+            self.body = self._dialect.edit_request(self.body, self.request, ruling.edits)
+
+    # -- the reply
+
+    def respond(self, head: ResponseHead, now_ns: int) -> None:
+        """The upstream's head has come."""
+        self._response = head
+        if self.placement is None or self._dialect is None or self.request is None:
+            return
+        content_type = (head.get(b"content-type") or b"").decode("latin-1")
+        decoder = self._dialect.decoder(self.request, head.status, content_type)
+        self._tap = Tap(decoder, head.get(b"content-encoding"), self._core.settings.max_decoded)
+
+    def feed(self, data: bytes, now_ns: int) -> None:
+        """Body bytes as they came from the upstream; the client has them already."""
+        self._received += len(data)
+        if self._kept is not None:
+            self._keep(data)
+        if self._tap is None:
+            return
+        events = self._tap.feed(data, now_ns)
+        if not events:
+            return
+        for event in events:
+            self._saw(event, now_ns)
+
+    def _keep(self, data: bytes) -> None:
+        self._kept_bytes += len(data)
+        if self._kept is None:
+            return
+        if self._kept_bytes > self._core.settings.max_reply:
+            self._kept = None
+        else:
+            self._kept.append(data)
+
+    def _saw(self, event: Event, now_ns: int) -> None:
+        if event.kind == "first_output" and self._first_output_ns is None:
+            self._first_output_ns = now_ns
+        core = self._core
+        if core.chain.wants_deltas and self.placement is not None:
+            self._apply(core.chain.delta(self._view(now_ns, None), event, self.placement.memories), now_ns)
+
+    # -- the end
+
+    def close(self, end: EndKind, now_ns: int) -> None:
+        """The exchange is over, one way or another. Called exactly once."""
+        try:
+            if self.placement is not None:
+                self._settle(end, now_ns)
+        finally:
+            self._capture_end(end, now_ns)
+
+    def _settle(self, end: EndKind, now_ns: int) -> None:
+        core, placement, request = self._core, self.placement, self.request
+        assert placement is not None and request is not None and self.exchange.upstream is not None
+        reply = self._tap.finish() if self._tap is not None else Outcome()
+        outcome = attempt_outcome(end, self._response, reply)
+        usage, guessed = self._usage(outcome, reply)
+        if usage is None:
+            cost = Cost(None, "unpriced") if outcome in ("cut", "client_gone") else NOTHING
+        else:
+            cost = core.prices.cost(request, reply, usage, self.exchange.upstream, self._arrived_ns)
+            if guessed and cost.quality == "measured":
+                cost = Cost(cost.usd, "estimated")
+        core.tracker.close(
+            placement,
+            Attempt(
+                outcome=outcome,
+                end=end,
+                reply=reply,
+                usage=usage,
+                cost=cost,
+                status=self._response.status if self._response is not None else None,
+                arrived_ns=self._arrived_ns,
+                ended_ns=now_ns,
+                first_output_ns=self._first_output_ns,
+                item_ns=self._tap.item_ns if self._tap is not None else (),
+                streaming=request.stream,
+                request_bytes=len(self.body),
+                response_bytes=self._received,
+            ),
+        )
+        ruling = core.chain.judge("step_end", self._view(now_ns, reply), placement.memories)
+        self._apply(ruling, now_ns)
+
+    def _usage(self, outcome: AttemptOutcome, reply: Outcome) -> tuple[Usage | None, bool]:
+        """The tokens to book, and whether they are a guess (a reply whose usage never came whole)."""
+        if outcome in ("failed", "refused") and reply.usage is None:
+            return None, False
+        if reply.usage is not None and (reply.whole or outcome == "complete"):
+            return reply.usage, False
+        if self._response is None:
+            return None, False
+        return self._core.prices.estimate(reply, len(self.body)), True
+
+    # -- what leaves
+
+    def _unmodelled(self, why: str) -> None:
+        counts = self._core.unmodelled
+        counts[why] = counts.get(why, 0) + 1
+
+    def _view(self, now_ns: int, outcome: Outcome | None) -> View:
+        placement = self.placement
+        assert placement is not None
+        return View(
+            now_ns=now_ns,
+            mode=self._core.chain.mode,
+            session=placement.session,
+            thread=placement.thread,
+            turn=placement.turn,
+            step=placement.step,
+            step_index=placement.step_index,
+            request=self.request,
+            previous=placement.previous,
+            outcome=outcome,
+        )
+
+    def _finding(self, finding: Finding, now_ns: int) -> Record:
+        placement = self.placement
+        assert placement is not None
+        data: dict[str, Any] = {
+            "policy": finding.policy,
+            "kind": finding.kind,
+            "severity": finding.severity,
+            "evidence": dict(finding.evidence),
+            "exchange": self.exchange.id,
+            "number": self.exchange.number,
+        }
+        if finding.consequence is not None:
+            data["consequence"] = finding.consequence
+        if finding.path is not None:
+            data["path"] = finding.path
+        return Record(
+            now_ns, "finding", placement.session, placement.thread, placement.turn, placement.step, data
+        )
+
+    def _capture_start(self, now_ns: int) -> None:
+        exchange, placement = self.exchange, self.placement
+        upstream = exchange.upstream
+        head = exchange.head
+        self._core.sink.capture(
+            CaptureStart(
+                exchange=exchange.id,
+                number=exchange.number,
+                time_ns=now_ns,
+                provider=upstream.provider if upstream is not None else "",
+                upstream=upstream.name if upstream is not None else "",
+                host=upstream.url if upstream is not None else "",
+                method=head.method,
+                target=redact_target(head.target),
+                headers=redact_headers(head.headers),
+                body=self.body if self._kept is not None else None,
+                splice=self._splice,
+                labels=exchange.identity.labels,
+                session=placement.session if placement is not None else None,
+                thread=placement.thread if placement is not None else None,
+                turn=placement.turn if placement is not None else None,
+                step=placement.step if placement is not None else None,
+            )
+        )
+
+    def _capture_end(self, end: EndKind, now_ns: int) -> None:
+        response = self._response
+        self._core.sink.capture(
+            CaptureEnd(
+                exchange=self.exchange.id,
+                time_ns=now_ns,
+                end=end,
+                status=response.status if response is not None else None,
+                headers=redact_headers(response.headers) if response is not None else (),
+                body=b"".join(self._kept) if self._kept is not None else None,
+                streaming=self.request.stream if self.request is not None else False,
+                request_bytes=len(self.body),
+                response_bytes=self._received,
+            )
+        )
+
+
+NOTHING = Cost(Decimal(0), "measured")
+"""An attempt that the provider answered with an error, or never took: it bills nothing."""
+
+
+def attempt_outcome(end: EndKind, response: ResponseHead | None, reply: Outcome) -> AttemptOutcome:
+    """How an attempt ended, from the wire's end and what the reply says.
+
+    A reply that was whole when its reader left is complete: several SDKs close the connection at
+    the terminal event without waiting for the end of the body.
+    """
+    if end == "refused":
+        return "refused"
+    if response is None:
+        return "client_gone" if end == "client_gone" else "failed"
+    if response.status >= 400 or reply.error is not None:
+        return "failed"
+    if reply.whole:
+        return "complete"
+    return "client_gone" if end == "client_gone" else "cut"

@@ -326,6 +326,27 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """How one attempt of a step ended: everything that ``step/attempt`` reports of it."""
+
+    outcome: AttemptOutcome
+    end: EndKind
+    reply: Outcome
+    usage: Usage | None
+    """As reported, or as estimated (``cost.quality`` says which); None where nothing was billed."""
+    cost: Cost
+    status: int | None
+    arrived_ns: int
+    ended_ns: int
+    first_output_ns: int | None = None
+    item_ns: tuple[int, ...] = ()
+    """When each of ``reply.items`` was complete; empty: all at ``ended_ns``."""
+    streaming: bool = False
+    request_bytes: int = 0
+    response_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """One event of the append-only log (design: Record). ``data`` holds JSON values only."""
 
