@@ -1,0 +1,130 @@
+"""The chain: order, posture, merging, and a policy that raises."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from proxy.chain import Chain, Link
+from proxy.model import Event
+from proxy.ports import View
+from proxy.verdict import Action, Decision, Edit, Finding, Terminal
+
+
+class Says:
+    """A policy that gives one answer at every point and counts how often it was asked."""
+
+    wants_deltas = False
+
+    def __init__(self, name: str, answer: Decision | Exception, wants_deltas: bool = False) -> None:
+        self.name = name
+        self.answer = answer
+        self.wants_deltas = wants_deltas
+        self.memories: list[Mapping[str, Any]] = []
+
+    def _say(self, view: View) -> Decision:
+        self.memories.append(view.memory)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def turn_start(self, view: View) -> Decision:
+        return self._say(view)
+
+    def step_start(self, view: View) -> Decision:
+        return self._say(view)
+
+    def step_end(self, view: View) -> Decision:
+        return self._say(view)
+
+    def turn_end(self, view: View) -> Decision:
+        return self._say(view)
+
+    def delta(self, view: View, event: Event) -> Decision:
+        return self._say(view)
+
+    def claims(self, view: View) -> tuple[()]:
+        return ()
+
+
+VIEW = View(now_ns=1, mode="enforce", session="s", thread="t", turn="u", step="p", step_index=0)
+
+
+def finding(policy: str) -> Finding:
+    return Finding(policy, "kind", "warning")
+
+
+def terminal(kind: Any, policy: str = "p") -> Terminal:
+    return Terminal(kind, policy, "code", "words")
+
+
+def test_an_empty_chain_says_nothing() -> None:
+    ruling = Chain().judge("step_start", VIEW, {})
+    assert (ruling.findings, ruling.edits, ruling.terminal, ruling.memories) == ((), (), None, {})
+
+
+def test_findings_come_in_the_chains_order_whatever_the_posture() -> None:
+    links = [Link(Says(n, Decision(findings=(finding(n),)))) for n in ("b", "a")]
+    for mode in ("enforce", "observe"):
+        ruling = Chain(links, mode=mode).judge("step_end", VIEW, {})
+        assert [f.policy for f in ruling.findings] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "acts"),
+    [
+        ("observe", "deny", False),
+        ("warn", "deny", False),
+        ("nudge", "deny", False),
+        ("deny", "deny", True),
+        ("message", "message", True),
+        ("message", "deny", False),
+        ("deny", "cut", False),
+    ],
+)
+def test_a_terminal_needs_an_action_that_covers_it(action: Action, kind: str, acts: bool) -> None:
+    chain = Chain([Link(Says("p", Decision(terminal=terminal(kind))), action)])
+    ruling = chain.judge("step_start", VIEW, {})
+    assert (ruling.terminal is not None) is acts
+    assert [w.kind for w in ruling.withheld] == ([] if acts else [kind])
+
+
+def test_observe_mode_withholds_everything_and_says_so() -> None:
+    answer = Decision(edits=(Edit("nudge", "go on"),), terminal=terminal("deny"))
+    ruling = Chain([Link(Says("p", answer), "deny")], mode="observe").judge("step_start", VIEW, {})
+    assert ruling.edits == () and ruling.terminal is None
+    assert [(w.policy, w.kind) for w in ruling.withheld] == [("p", "nudge"), ("p", "deny")]
+
+
+def test_the_strongest_terminal_wins_and_edits_compose() -> None:
+    links = [
+        Link(Says("a", Decision(terminal=terminal("message", "a"), edits=(Edit("nudge", "1"),))), "message"),
+        Link(Says("b", Decision(terminal=terminal("deny", "b"), edits=(Edit("nudge", "2"),))), "deny"),
+        Link(Says("c", Decision(terminal=terminal("message", "c"))), "message"),
+    ]
+    ruling = Chain(links).judge("step_start", VIEW, {})
+    assert ruling.terminal is not None and ruling.terminal.policy == "b"
+    assert [e.text for e in ruling.edits] == ["1", "2"]
+
+
+def test_each_policy_sees_its_own_memory_and_only_changed_ones_come_back() -> None:
+    keeps, changes = Says("keeps", Decision()), Says("changes", Decision(memory={"n": 2}))
+    ruling = Chain([Link(keeps), Link(changes)]).judge("step_end", VIEW, {"keeps": {"k": 1}, "changes": {"n": 1}})
+    assert keeps.memories == [{"k": 1}] and changes.memories == [{"n": 1}]
+    assert ruling.memories == {"changes": {"n": 2}}
+
+
+def test_a_policy_that_raises_costs_its_own_answer_and_is_reported() -> None:
+    faults: list[str] = []
+    links = [Link(Says("bad", ValueError("x"))), Link(Says("good", Decision(findings=(finding("good"),))))]
+    ruling = Chain(links, on_fault=lambda where, error: faults.append(where)).judge("step_start", VIEW, {})
+    assert [f.policy for f in ruling.findings] == ["good"]
+    assert faults == ["policy bad.step_start"]
+
+
+def test_only_policies_that_ask_read_along() -> None:
+    deaf, keen = Says("deaf", Decision()), Says("keen", Decision(findings=(finding("keen"),)), wants_deltas=True)
+    chain = Chain([Link(deaf), Link(keen)])
+    assert chain.wants_deltas and not Chain([Link(deaf)]).wants_deltas
+    assert [f.policy for f in chain.delta(VIEW, Event("usage"), {}).findings] == ["keen"]
+    assert deaf.memories == []
