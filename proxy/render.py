@@ -9,6 +9,7 @@ made inert first (``wording.inert``).
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import groupby
 from typing import Any
 
 from rich.text import Text
@@ -23,11 +24,14 @@ _STANDS_OUT = Decimal("1.5")
 """A step is marked when it takes this many times its even share of the turn's time or cost."""
 _CAUSE_STYLE = {"completed": "green", "error": "bold red", "interrupted": "yellow", "superseded": "yellow"}
 _SEVERITY_STYLE = {"violation": "bold red", "warning": "yellow", "info": "dim"}
+_MARKED = "bold yellow"
 _BAR = (8, 36)
 """Narrowest and widest time bar; below the narrowest there is none."""
 _BESIDE_BAR = 74
 """Columns that the rest of a step's line usually takes."""
 _ARGUMENTS = 60
+_ROOMY = 110
+"""Below this many columns figures go without their words, so that marks stay in sight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class _Span:
     began: int | None
     ended: int | None
     phases: Sequence[tuple[int, int, str]] = ()
+    stands_out: bool = False
 
 
 @dataclass(slots=True)
@@ -64,20 +69,20 @@ def draw_session(session: Json, findings: Sequence[Json], screen: Screen) -> lis
     """A session with all its threads."""
     read = read_session(session, findings)
     times = [t for thread in read.threads for turn in thread.turns for t in (turn.began, turn.ended)]
-    return _draw(_Pen(screen.glyphs).session(read), _window(times), screen)
+    return _draw(_Pen(screen).session(read), _window(times), screen)
 
 
 def draw_turn(turn: Json, findings: Sequence[Json], screen: Screen) -> list[Text]:
     """A turn with its steps."""
     read = read_turn(turn, findings)
-    return _draw(_Pen(screen.glyphs).turn(read, ()), _window([read.began, read.ended]), screen)
+    return _draw(_Pen(screen).turn(read, ()), _window([read.began, read.ended]), screen)
 
 
 def draw_step(step: Json, findings: Sequence[Json], screen: Screen) -> list[Text]:
     """A step with its attempts, tool calls and findings, nothing left out."""
     read = read_step(step, findings)
     window = _window([read.began, read.ended])
-    pen = _Pen(screen.glyphs)
+    pen = _Pen(screen)
     head = Text.assemble("step ", (_word(read.id), "dim"))
     return _draw(_Node(head, below=[pen.step(read, 1, (), (), every_attempt=True)]), window, screen)
 
@@ -90,8 +95,9 @@ def _window(times: Iterable[int | None]) -> tuple[int, int] | None:
 class _Pen:
     """Turns what was read into nodes: the words, their colours, and nothing of where they go."""
 
-    def __init__(self, glyphs: Glyphs) -> None:
-        self._g = glyphs
+    def __init__(self, screen: Screen) -> None:
+        self._g = screen.glyphs
+        self._terse = screen.width < _ROOMY
 
     # -- sessions and threads
 
@@ -223,19 +229,23 @@ class _Pen:
         below.extend(self._tool(tool, step.tools) for tool in step.tools)
         for child in sorted(children, key=lambda c: (c.began is None, c.began or 0)):
             below.extend(self._thread(child))
+        slow = any(m.startswith("slowest") for m in marks)
+        costly = any(m.startswith("costliest") for m in marks)
         tail = Text()
         for mark in marks:
             known = mark.startswith(("slowest", "costliest"))
-            tail.append((self._g.mark if known else "") + mark + "  ", "bold yellow" if known else "")
+            tail.append((self._g.mark if known else "") + mark + "  ", _MARKED if known else "")
         stop = step.json.get("stop_reason")
         cells = [
             *self._usage(step.json.get("usage")),
-            Text(money(step.json.get("cost_usd"), step.json.get("cost_quality"))),
+            Text(money(step.json.get("cost_usd"), step.json.get("cost_quality")), _MARKED if costly else ""),
             Text(inert(str(stop), 20) if stop else UNKNOWN, "" if stop else "yellow"),
         ]
         phases = [*_reply_phases([step]), *_tool_phases(step.tools)]
         style = "bold red" if step.failed else "bold"
-        return _Node(Text(str(number), style), _Span(step.began, step.ended, phases), cells, tail, below)
+        return _Node(
+            Text(str(number), style), _Span(step.began, step.ended, phases, slow), cells, tail, below
+        )
 
     def _usage(self, usage: Any) -> list[Text]:
         """Tokens read and written, each with its share that was cached or thought."""
@@ -243,10 +253,11 @@ class _Pen:
         cached = share(known.get("cache_read_tokens"), known.get("input_tokens"))
         read = Text(f"in {count(known.get('input_tokens'))}")
         if cached is not None:
-            read.append(f" ({cached} cached)", "dim")
+            read.append(f" ({cached})" if self._terse else f" ({cached} cached)", "dim")
         wrote = Text(f"out {count(known.get('output_tokens'))}")
         if known.get("reasoning_tokens"):
-            wrote.append(f" ({count(known['reasoning_tokens'])} thinking)", "dim")
+            thought = count(known["reasoning_tokens"])
+            wrote.append(f" ({thought})" if self._terse else f" ({thought} thinking)", "dim")
         return [read, wrote]
 
     def _attempts_of(self, turn: Json) -> list[_Node]:
@@ -350,7 +361,7 @@ def _lay(
         known = row.span.began is not None and row.span.ended is not None
         took = (row.span.ended or 0) - (row.span.began or 0) if known else None
         line.append(f" {('+' + duration(offset)) if offset is not None else UNKNOWN:>7}", "dim")
-        line.append(f" {duration(took):>6} ")
+        line.append(f" {duration(took):>6} ", _MARKED if row.span.stands_out else "")
         if bar:
             line.append(" ")
             line.append_text(_bar(row.span.phases, window, bar, glyphs))
@@ -383,8 +394,8 @@ def _bar(phases: Sequence[tuple[int, int, str]], window: tuple[int, int], width:
                 until = min(width, max(first + 1, -((start - ended) * width // whole)))
                 cells[first:until] = [drawn[kind]] * (until - first)
     text = Text()
-    for char, style in cells:
-        text.append(char, style)
+    for (char, style), run in groupby(cells):
+        text.append(char * len(list(run)), style)
     return text
 
 
