@@ -15,8 +15,8 @@ Json = Mapping[str, Any]
 
 
 _FIGURES = frozenset({"AGE", "STEPS", "TURNS", "TOOK", "IN", "CACHED", "OUT", "COST"})
-_TURNS = "AGE TURN AGENT MODEL CAUSE STEPS TOOK IN CACHED OUT COST LABELS".split()
-_SESSIONS = "AGE SESSION CLIENT TURNS STEPS TOOK COST LABELS".split()
+_TURNS = ["AGE", "TURN", "AGENT", "MODEL", "CAUSE", "STEPS", "TOOK", "IN", "CACHED", "OUT", "COST", "LABELS"]
+_SESSIONS = ["AGE", "SESSION", "CLIENT", "TURNS", "STEPS", "TOOK", "COST", "LABELS"]
 _CAUSE_STYLE = {"completed": "green", "error": "bold red", "open": "cyan"}
 
 

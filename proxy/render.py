@@ -143,7 +143,9 @@ class _Pen:
         homeless: list[Thread] = []
         for child in thread.children:
             home = child.json.get("parent_turn")
-            if home not in started:
+            if child.json.get("kind") == "main":  # a fork went its own way: no turn waits for it
+                home = None
+            elif home not in started:
                 home = next((t.id for t in reversed(thread.turns) if _before(t.began, child.began)), None)
             (homeless if home is None else started[str(home)]).append(child)
         nodes = [self.turn(turn, started[turn.id]) for turn in thread.turns]

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,8 +147,26 @@ def find_command(command: Sequence[str], environ: Mapping[str, str]) -> str:
 async def run_child(program: str, command: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command in our own terminal until it ends; its exit code, 128+n for a signal."""
     loop = asyncio.get_running_loop()
+    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    # What was to be ignored (nohup) stays so, for the command too.
+    caught = [n for n in _FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
+    for number in caught:
+        loop.add_signal_handler(number, signals.put_nowait, number)
     try:
-        child = await asyncio.create_subprocess_exec(*command, executable=program, env=environ)
+        child = await _spawn(program, command, environ)
+        async with asyncio.TaskGroup() as tasks:
+            forwarding = tasks.create_task(_forward(signals, child))
+            code = await child.wait()
+            forwarding.cancel()
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
+    return 128 - code if code < 0 else code
+
+
+async def _spawn(program: str, command: Sequence[str], environ: Mapping[str, str]) -> Process:
+    try:
+        return await asyncio.create_subprocess_exec(*command, executable=program, env=environ)
     except PermissionError:
         raise CannotStart(f"{command[0]}: cannot be executed", NOT_EXECUTABLE) from None
     except FileNotFoundError:
@@ -155,18 +174,12 @@ async def run_child(program: str, command: Sequence[str], environ: Mapping[str, 
     except OSError as error:
         raise CannotStart(f"{command[0]}: {error.strerror}", NOT_EXECUTABLE) from None
 
-    def forward(number: signal.Signals) -> None:
+
+async def _forward(signals: asyncio.Queue[signal.Signals], child: Process) -> None:
+    while True:
+        number = await signals.get()
         if child.returncode is None and not (number in _FROM_KEYBOARD and _in_foreground()):
             child.send_signal(number)
-
-    for number in _FORWARDED:
-        loop.add_signal_handler(number, forward, number)
-    try:
-        code = await child.wait()
-    finally:
-        for number in _FORWARDED:
-            loop.remove_signal_handler(number)
-    return 128 - code if code < 0 else code
 
 
 def _in_foreground() -> bool:

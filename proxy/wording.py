@@ -138,6 +138,8 @@ def money(value: Any, quality: Any = "measured") -> str:
     if amount is None or quality == "unpriced":
         return UNKNOWN
     mark = "~" if quality in ("estimated", "assumed") else ""
+    if amount.adjusted() > 12:
+        return f"{mark}${amount:.2e}"
     places = 2 if abs(amount) >= 10 else 4
     if amount and abs(amount) < Decimal("0.001"):
         places = min(12, 1 - amount.adjusted())

@@ -1,0 +1,260 @@
+"""Trees as text: one look finds the slow, the costly and the failed; nothing hostile acts."""
+
+import io
+import unicodedata
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.render import draw_session, draw_step, draw_turn
+from proxy.screen import ASCII, UNICODE, Screen, open_screen
+
+
+def at(ms: int) -> str:
+    return f"2026-11-30T06:{ms // 60_000:02d}:{ms // 1000 % 60:02d}.{ms % 1000:03d}000Z"
+
+
+def attempt(
+    began: int, first: int | None, ended: int, outcome: str = "complete", **more: Any
+) -> dict[str, Any]:
+    times = {"started_at": at(began), "ended_at": at(ended)}
+    return {
+        "outcome": outcome,
+        **times,
+        **({"first_output_at": at(first)} if first is not None else {}),
+        **more,
+    }
+
+
+def step(number: int, *attempts: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "id": f"stp_{number}", "index": number, "model": "claude-opus-5", "stop_reason": "end_turn",
+        "tool_calls": [], "tool_results": [], "usage": {"input_tokens": 100, "output_tokens": 10},
+        "cost_usd": "0.001", "cost_quality": "measured", "findings": [], "attempts": list(attempts), **more,
+    }  # fmt: skip
+
+
+def turn(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "id": "trn_1", "cause": "completed", "open": False, "agent": "coder", "steps": list(steps),
+        "usage": {"input_tokens": 100, "output_tokens": 10}, "cost_usd": "0.001", "cost_quality": "measured",
+        **more,
+    }  # fmt: skip
+
+
+def thread(id: str, kind: str, *turns: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": id, "kind": kind, "partial": False, "turns": list(turns), **more}
+
+
+def screen(width: int = 140, *, cut: bool = False, colour: bool = False, ascii: bool = False) -> Screen:
+    encoding = "ascii" if ascii else "utf-8"
+    return Screen(io.StringIO(), width, cut, colour, ASCII if ascii else UNICODE, encoding)
+
+
+def drawn(lines: list[Any], on: Screen) -> str:
+    on.write(lines)
+    assert isinstance(on.file, io.StringIO)
+    return on.file.getvalue()
+
+
+RETRIED = step(
+    0,
+    attempt(0, None, 400, "failed", status=529, error={"type": "overloaded_error", "message": "Overloaded"}),
+    attempt(600, 1000, 2000),
+    usage={"input_tokens": 10_200, "cache_read_tokens": 8_000, "output_tokens": 213, "reasoning_tokens": 100},
+    stop_reason="tool_use", cost_usd="0.0041",
+    tool_calls=[
+        {"id": "a", "name": "read_file", "arguments": '{"path":"a.toml"}', "completed_at": at(1800)},
+        {"id": "b", "name": "grep", "arguments": "{}", "completed_at": at(2000)},
+    ],
+    tool_results=[
+        {"id": "b", "is_error": True, "arrived_at": at(3000)},
+        {"id": "a", "is_error": False, "arrived_at": at(2800)},
+    ],
+    findings=[0],
+)  # fmt: skip
+FINDINGS = [
+    {
+        "policy": "thinking", "kind": "dropped", "severity": "violation", "consequence": "hard",
+        "path": "$['messages'][1]", "evidence": {"blocks": 1},
+    }
+]  # fmt: skip
+
+
+def test_a_turn_shows_retry_tools_finding_and_the_step_that_stands_out() -> None:
+    on = screen(120)
+    text = drawn(
+        draw_turn(turn(RETRIED, step(1, attempt(3010, 3200, 4000), stop_reason=None)), FINDINGS, on), on
+    )
+    assert (
+        text
+        == """\
+turn trn_1 · coder · completed · 4.0s · 2 steps · in 100 · out 10 · $0.0010 · claude-opus-5
+├─ 1       +0ms   3.0s  ×××× ░░░░█████████▒▒▒▒▒▒▒▒▒           in 10.2k (78% cached)  out 213 (100 thinking)  \
+$0.0041  tool_use  ◂ slowest 75%  ◂ costliest 80%
+│  ├─ ✗    +0ms  400ms  ××××                                  attempt 1 failed: 529 overloaded_error: Overloaded
+│  ├─ ✓  +600ms   1.4s       ░░░░█████████                    attempt 2 complete
+│  ├─ ✗ thinking/dropped violation (hard) $['messages'][1]  blocks=1
+│  ├─ ∥   +1.8s   1.0s                  ▒▒▒▒▒▒▒▒▒▒            read_file {"path":"a.toml"}
+│  └─ ∥   +2.0s   1.0s                    ▒▒▒▒▒▒▒▒▒           grep  error
+└─ 2      +3.0s  990ms                             ░████████  in 100                 out 10                  \
+$0.0010  ?
+░ waiting  █ streaming  ▒ tools  × failed
+"""
+    )
+
+
+def test_sub_agents_hang_where_they_began_side_calls_and_forks_say_what_they_are() -> None:
+    main = thread(
+        "thr_m", "main", turn(step(0, attempt(0, 100, 1000)), step(1, attempt(5000, 5100, 6000), epoch=1))
+    )
+    sub = thread(
+        "thr_s",
+        "subagent",
+        turn(step(0, attempt(1500, 1600, 3000)), id="trn_s"),
+        parent="thr_m",
+        parent_turn="trn_1",
+    )
+    side = thread(
+        "thr_t", "side", turn(step(0, attempt(10, 20, 90)), id="trn_t", cost_usd=None), parent="thr_m"
+    )
+    fork = thread("thr_f", "main", turn(step(0), id="trn_f", started_at=at(7000)), parent="thr_m")
+    session = {"id": "ses_1", "client": "cli", "labels": {"team": "a"}, "threads": [main, sub, side, fork]}
+    on = screen(100)
+    lines = drawn(draw_session(session, [], on), on).splitlines()
+    assert lines[0] == "session ses_1 · cli · 4 threads · 4 turns · 7.0s · $0.0030 + ? · team=a"
+    assert lines[1].startswith("├─ turn trn_1 · coder · completed")
+    order = [
+        "sub-agent thr_s",
+        "turn trn_s",
+        "side call trn_t",
+        "epoch 1",
+        "thread thr_f · fork of thr_m",
+        "turn trn_f",
+    ]
+    found = [next(i for i, line in enumerate(lines) if word in line) for word in order]
+    step_one = next(i for i, line in enumerate(lines) if line.startswith("│  ├─ 1"))
+    assert sorted(found) == [found[i] for i in (2, 0, 1, 3, 4, 5)]
+    assert step_one < min(found)
+
+
+def test_what_is_not_known_is_a_question_mark() -> None:
+    bare = {
+        "id": "trn_1",
+        "cause": None,
+        "open": True,
+        "usage": {},
+        "cost_usd": None,
+        "cost_quality": "unpriced",
+    }
+    on = screen()
+    text = drawn(draw_turn({**bare, "steps": [{"id": "stp_1"}]}, [], on), on)
+    assert (
+        text == "turn trn_1 · open · ? · 1 step · in ? · out ? · ?\n└─ 1        ?      ?  in ?  out ?  ?  ?\n"
+        or text
+    )
+    assert "0" not in text.replace("trn_1", "")
+
+
+def test_a_turn_that_was_only_refused_says_so() -> None:
+    refused = {
+        "outcome": "refused",
+        "status": 402,
+        "error": {"type": "billing_error", "message": "spent $5.00"},
+    }
+    on = screen()
+    text = drawn(draw_turn(turn(cause="spend", refusals=[refused]), [], on), on)
+    assert " · spend · " in text
+    assert "0 steps" in text
+    assert "attempt 1 refused: 402 billing_error: spent $5.00" in text
+
+
+def test_a_step_alone_shows_every_attempt() -> None:
+    on = screen()
+    text = drawn(draw_step(step(4, attempt(0, 5, 10)), [], on), on)
+    assert text.startswith("step stp_4\n└─ 1 ")
+    assert "attempt 1 complete" in text
+
+
+def test_ascii_where_the_encoding_knows_no_more() -> None:
+    on = screen(ascii=True)
+    text = drawn(draw_turn(turn(RETRIED, agent="größe"), FINDINGS, on), on)
+    assert text.isascii()
+    assert "|- x " in text
+    assert r"gr\xf6\xdfe" in text
+
+
+def test_a_terminal_gets_colours_and_cut_lines_a_pipe_neither() -> None:
+    lines = draw_turn(turn(RETRIED), FINDINGS, screen(60))
+    tty, pipe = screen(60, cut=True, colour=True), screen(60)
+    coloured, plain = drawn(lines, tty), drawn(lines, pipe)
+    assert "\x1b[" in coloured
+    assert "\x1b" not in plain
+    assert max(map(len, plain.splitlines())) > 60
+    tty.file.seek(0)
+    bare = Screen(io.StringIO(), 60, True, False, UNICODE, "utf-8")
+    assert max(map(len, drawn(lines, bare).splitlines())) == 60
+
+
+@pytest.mark.parametrize(
+    ("environ", "colour"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": "0"}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_colour_of_a_pipe_is_the_environments_choice(environ: dict[str, str], colour: bool) -> None:
+    assert open_screen(io.StringIO(), environ).colour is colour
+
+
+def test_width_of_a_pipe() -> None:
+    assert open_screen(io.StringIO(), {"COLUMNS": "90"}).width == 90
+    assert open_screen(io.StringIO(), {"COLUMNS": "rubbish"}).width == 120
+    assert open_screen(io.StringIO(), {}).cut is False
+
+
+HOSTILE = st.one_of(
+    st.text(max_size=60),
+    st.sampled_from(
+        [
+            "\x1b[2J\x1b]0;owned\x07",
+            "\u202eevil\u2066",
+            "a\r\nb\x0bc",
+            "\x9b31m",
+            "x" * 1_000_000,
+            "[red]x[/]",
+        ]
+    ),
+)
+ODD = st.one_of(HOSTILE, st.none(), st.integers(), st.booleans(), st.lists(st.integers(), max_size=2))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.fixed_dictionaries({
+    "id": HOSTILE, "agent": ODD, "cause": ODD, "model": ODD, "tool": ODD, "arguments": ODD, "error": ODD,
+    "path": ODD, "label": HOSTILE, "stop": ODD, "usage": ODD, "cost": ODD, "time": ODD,
+}))  # fmt: skip
+def test_hostile_content_stays_inert_and_short(bad: dict[str, Any]) -> None:
+    hostile_step = step(
+        0,
+        {"outcome": "failed", "status": bad["cost"], "error": {"type": bad["error"], "message": "x"}},
+        id=bad["id"], model=bad["model"], stop_reason=bad["stop"], usage=bad["usage"], cost_usd=bad["cost"],
+        tool_calls=[{"name": bad["tool"], "arguments": bad["arguments"], "completed_at": bad["time"]}],
+        findings=[{"policy": bad["tool"], "kind": bad["error"], "severity": bad["stop"], "path": bad["path"]}]
+        * 2,
+    )  # fmt: skip
+    whole = turn(hostile_step, id=bad["id"], agent=bad["agent"], cause=bad["cause"], started_at=bad["time"])
+    session = {
+        "id": bad["id"], "client": bad["agent"], "labels": {bad["label"]: bad["label"]},
+        "threads": [thread(bad["id"], bad["tool"], whole, parent=bad["id"], agent=bad["agent"])],
+    }  # fmt: skip
+    on = screen()
+    text = drawn(draw_session(session, [], on), on)
+    assert max(map(len, text.split("\n"))) < 800
+    assert {unicodedata.category(c) for c in text if c != "\n"}.isdisjoint(
+        {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    )
