@@ -39,10 +39,10 @@ contracts: $(VENV)/dev.stamp  ## who may import whom
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/run.stamp  ## compare with nginx and a bare relay (needs nginx and gcc; ARGS="--rounds 1")
-	@$(BIN)/python tests/bench/bench.py $(ARGS)
+	@$(BIN)/python -m tests.bench.bench $(ARGS)
 
 soak: $(VENV)/run.stamp  ## 200,000 streamed exchanges of 2,000 sessions; memory must stay flat (needs gcc)
-	@$(BIN)/python tests/bench/soak.py $(ARGS)
+	@$(BIN)/python -m tests.bench.soak $(ARGS)
 
 clean:  ## remove the environment, caches and build results
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .artifacts

@@ -1,0 +1,44 @@
+"""`make bench`: nginx, a bare relay and Looptap with everything on, in one interleaved run.
+
+What is measured and how is said in ``kit/README.md``; ``--quick`` gives a rough picture in about two
+minutes. All figures are per core; ratios are taken within a round, so a slow minute slows all alike.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+KIT = HERE / "kit"
+PATH = f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin{os.pathsep}/sbin"
+QUICK = ["--rounds", "1", "--seconds", "1.5"]
+
+
+def require(*programs: str) -> None:
+    """End with one plain line if a program is missing."""
+    missing = [program for program in programs if shutil.which(program, path=PATH) is None]
+    if missing:
+        names = " ".join(missing)
+        sys.exit(f"bench: not found: {names}. Install what is missing (on Debian: apt install {names})")
+
+
+def build_kit() -> None:
+    """Compile the load client and the model API, where they changed."""
+    subprocess.run(["make", "--silent", "-C", str(KIT)], check=True)
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--quick", action="store_true", help="one short round")
+    options, rest = arguments.parse_known_args()
+    require("gcc", "make", "nginx")
+    build_kit()
+    command = [sys.executable, str(KIT / "run.py"), "--targets", str(HERE / "targets.json"), "--quiet", "5"]
+    return subprocess.run([*command, *(QUICK if options.quick else []), *rest], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
