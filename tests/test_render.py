@@ -61,7 +61,7 @@ def drawn(lines: list[Any], on: Screen) -> str:
 
 RETRIED = step(
     0,
-    attempt(0, None, 400, "failed", status=529, error={"type": "overloaded_error", "message": "Overloaded"}),
+    attempt(0, None, 400, "failed", status=529, error={"type": "overloaded_error", "message": "Busy"}),
     attempt(600, 1000, 2000),
     usage={"input_tokens": 10_200, "cache_read_tokens": 8_000, "output_tokens": 213, "reasoning_tokens": 100},
     stop_reason="tool_use", cost_usd="0.0041",
@@ -94,7 +94,7 @@ def test_a_turn_shows_retry_tools_finding_and_the_step_that_stands_out() -> None
 turn trn_1 · coder · completed · 4.0s · 2 steps · in 100 · out 10 · $0.0010 · claude-opus-5
 ├─ 1       +0ms   3.0s  ×××× ░░░░█████████▒▒▒▒▒▒▒▒▒           in 10.2k (78% cached)  out 213 (100 thinking)  \
 $0.0041  tool_use  ◂ slowest 75%  ◂ costliest 80%
-│  ├─ ✗    +0ms  400ms  ××××                                  attempt 1 failed: 529 overloaded_error: Overloaded
+│  ├─ ✗    +0ms  400ms  ××××                                  attempt 1 failed: 529 overloaded_error: Busy
 │  ├─ ✓  +600ms   1.4s       ░░░░█████████                    attempt 2 complete
 │  ├─ ✗ thinking/dropped violation (hard) $['messages'][1]  blocks=1
 │  ├─ ∥   +1.8s   1.0s                  ▒▒▒▒▒▒▒▒▒▒            read_file {"path":"a.toml"}
