@@ -1,0 +1,381 @@
+"""The offline shell: exchange logs through the very core that runs live.
+
+Reads the exchange log line by line (a file may be larger than memory), picks the upstream of each
+line, and drives ``Core`` in the order of the recorded times: an exchange opens when it arrived and
+closes when its last byte came, so that what overlapped live overlaps here. Lines without times run
+one after the other. Ids derive from the input: the same file gives the same ids.
+
+A malformed line is reported as ``file:line: problem`` and the rest is done.
+"""
+
+import base64
+import binascii
+import heapq
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from proxy import dialects
+from proxy.chain import Chain
+from proxy.core import Core, CoreSettings, Opened, Prices
+from proxy.model import (
+    Api,
+    CaptureEnd,
+    CaptureStart,
+    Cost,
+    EndKind,
+    Exchange,
+    Head,
+    Identity,
+    ModelRequest,
+    Outcome,
+    Record,
+    ResponseHead,
+    Upstream,
+    Usage,
+)
+from proxy.reading import Library
+from proxy.tracker import Tracker
+from proxy.trees import Forest
+
+_APIS: tuple[tuple[re.Pattern[str], Api], ...] = (
+    (re.compile(r"/messages(/|$)"), "anthropic"),
+    (re.compile(r"/(chat/completions|responses|completions|embeddings)(/|$)"), "openai"),
+    (re.compile(r":[A-Za-z]+$"), "gemini"),
+)
+_ENDS: dict[str, EndKind] = {
+    "complete": "complete",
+    "client_gone": "client_gone",
+    "upstream_reset": "upstream_reset",
+    "timeout": "timeout",
+    "refused": "refused",
+}
+_STEP_NS = 1_000_000
+"""Between two lines without times: enough to tell their order, too little to mean anything."""
+_START_NS = 1_700_000_000_000_000_000
+_WAITING = 1_024
+"""Exchanges that may be under way at once; the file of a busy proxy stays readable in one pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One exchange of a log, read."""
+
+    number: int
+    id: str
+    exchange: Exchange
+    request_body: bytes
+    response: ResponseHead | None
+    response_body: bytes
+    end: EndKind
+    arrived_ns: int
+    ended_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A line that could not be used."""
+
+    file: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}"
+
+
+class _Malformed(Exception):
+    """The line is no exchange; the message says why."""
+
+
+class Unpriced:
+    """Prices where none are configured: every cost is unknown, and says so."""
+
+    def cost(
+        self, request: ModelRequest, outcome: Outcome, usage: Usage, upstream: Upstream, at_ns: int
+    ) -> Cost:
+        """Nothing is known."""
+        return Cost(None, "unpriced")
+
+    def estimate(self, outcome: Outcome, request_bytes: int) -> Usage:
+        """Four characters are about a token."""
+        return Usage(input_tokens=request_bytes // 4, output_tokens=outcome.streamed_chars // 4)
+
+
+class Replay:
+    """One run of exchange logs through a core of its own."""
+
+    def __init__(
+        self,
+        *,
+        upstreams: Sequence[Upstream] = (),
+        chain: Chain | None = None,
+        prices: Prices | None = None,
+        on_record: Callable[[Record], None] | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.forest = Forest()
+        self.problems: list[Problem] = []
+        self.faults: list[str] = []
+        self.unmodelled: list[int] = []
+        self._upstreams = {upstream.name: upstream for upstream in upstreams}
+        self._on_record = on_record
+        self._on_progress = on_progress
+        self._ids: dict[tuple[str, str], int] = {}
+        self._seed = b""
+        self._number = 0
+        self._closing: list[tuple[int, int, Opened, Line]] = []
+        self._now_ns = 0
+        self.core = Core(
+            dialects=dialects.match,
+            library=Library(),
+            tracker=Tracker(self.put, self._new_id, previews=False),
+            chain=chain if chain is not None else Chain(),
+            prices=prices if prices is not None else Unpriced(),
+            sink=self,
+            settings=CoreSettings(record_bodies=False),
+            on_fault=self._fault,
+        )
+
+    def run(self, paths: Iterable[str | Path]) -> None:
+        """Replay files in order; their exchanges are numbered through."""
+        for path in paths:
+            for line in self._lines(Path(path)):
+                self._open(line)
+                if self._on_progress is not None:
+                    self._on_progress(line.number + 1)
+            self._close_until(None)
+
+    def tree(self) -> dict[str, Any]:
+        """The object of ``looptap replay --json``."""
+        return self.forest.tree(self.unmodelled)
+
+    # -- the sink of the core
+
+    def put(self, record: Record) -> None:
+        """Take a record into the tree."""
+        self.forest.add(record)
+        if self._on_record is not None:
+            self._on_record(record)
+
+    def capture(self, capture: CaptureStart | CaptureEnd) -> None:
+        """Bodies stay in the log that they came from."""
+
+    # -- driving
+
+    def _open(self, line: Line) -> None:
+        self._close_until(line.arrived_ns)
+        self._now_ns = max(self._now_ns, line.arrived_ns)
+        exchange, core = line.exchange, self.core
+        assert exchange.upstream is not None
+        core.tick(self._now_ns)
+        if core.match(exchange.head, exchange.upstream, exchange.path):
+            opened = core.open(exchange, line.request_body, self._now_ns)
+        else:
+            opened = core.relay(exchange, self._now_ns)
+        if opened.placement is None:
+            self.unmodelled.append(line.number)
+        ended = line.ended_ns if line.ended_ns is not None else line.arrived_ns
+        if line.ended_ns is None:
+            self._close(opened, line, self._now_ns)
+            return
+        heapq.heappush(self._closing, (ended, line.number, opened, line))
+        while len(self._closing) > _WAITING:
+            self._close_next()
+
+    def _close_until(self, time_ns: int | None) -> None:
+        while self._closing and (time_ns is None or self._closing[0][0] <= time_ns):
+            self._close_next()
+
+    def _close_next(self) -> None:
+        ended, _, opened, line = heapq.heappop(self._closing)
+        self._now_ns = max(self._now_ns, ended)
+        self._close(opened, line, max(ended, line.arrived_ns))
+
+    @staticmethod
+    def _close(opened: Opened, line: Line, now_ns: int) -> None:
+        if line.response is not None:
+            opened.respond(line.response, now_ns)
+            if line.response_body:
+                opened.feed(line.response_body, now_ns)
+        opened.close(line.end, now_ns)
+
+    def _fault(self, where: str, error: BaseException) -> None:
+        self.faults.append(f"{where}: {type(error).__name__}: {error}")
+
+    def _new_id(self, prefix: str, seed: str) -> str:
+        count = self._ids.get((prefix, seed), 0)
+        self._ids[prefix, seed] = count + 1
+        return prefix + blake2b(f"{prefix}{seed}/{count}".encode(), digest_size=10).hexdigest()
+
+    # -- reading
+
+    def _lines(self, path: Path) -> Iterator[Line]:
+        """The exchanges of a file. A line that is none still takes its number."""
+        clock = _START_NS
+        with path.open("rb") as file:
+            for place, raw in enumerate(file, 1):
+                if not raw.strip():
+                    continue
+                try:
+                    line = self._line(orjson.loads(raw), raw, clock)
+                except orjson.JSONDecodeError as error:
+                    self.problems.append(Problem(str(path), place, f"no JSON: {error.msg}"))
+                except _Malformed as error:
+                    self.problems.append(Problem(str(path), place, str(error)))
+                else:
+                    clock = max(clock, line.arrived_ns) + _STEP_NS
+                    yield line
+                finally:
+                    self._number += 1
+
+    def _line(self, value: Any, raw: bytes, clock: int) -> Line:
+        if not isinstance(value, dict):
+            raise _Malformed("an exchange is a JSON object")
+        self._seed = blake2b(self._seed + raw, digest_size=16).digest()
+        id = "exc_" + self._seed.hex()[:20]
+        target = _text(value, "path")
+        if not target.startswith("/"):
+            raise _Malformed("path must begin with /")
+        upstream = self._upstream(value, target.partition("?")[0])
+        labels = value.get("labels")
+        named = labels if isinstance(labels, dict) else {}
+        identity = Identity(labels={str(name): str(text) for name, text in named.items()})
+        arrived = _time(value, "t")
+        sent = _headers(value, "request_headers")
+        if isinstance(value.get("request_body"), str):
+            sent = _plain(sent, value)
+        head = Head(_text(value, "method"), target, sent)
+        status = value.get("status")
+        if status is not None and not (isinstance(status, int) and 100 <= status <= 999):
+            raise _Malformed("status must be a number from 100 to 999, or null")
+        response = None
+        if status is not None:
+            response = ResponseHead(status, b"", _plain(_headers(value, "response_headers"), value))
+        end = value.get("end", "upstream_reset" if value.get("fault") else "complete")
+        if end not in _ENDS:
+            raise _Malformed(f"end must be one of {', '.join(_ENDS)}")
+        exchange = Exchange(
+            id, self._number, head, upstream, head.path, arrived if arrived is not None else clock, identity
+        )
+        return Line(
+            number=self._number,
+            id=id,
+            exchange=exchange,
+            request_body=_body(value, "request_body"),
+            response=response,
+            response_body=_body(value, "response_body"),
+            end=_ENDS[end],
+            arrived_ns=exchange.arrived_ns,
+            ended_ns=_time(value, "t_end") if arrived is not None else None,
+        )
+
+    def _upstream(self, value: Mapping[str, Any], path: str) -> Upstream:
+        """Named, or told by host, provider and the shape of the path."""
+        name = value.get("upstream")
+        if isinstance(name, str) and name in self._upstreams:
+            return self._upstreams[name]
+        host, provider = str(value.get("host") or ""), str(value.get("provider") or "")
+        for upstream in self._upstreams.values():
+            if host and urlsplit(upstream.url).netloc == host:
+                return upstream
+        api = next((api for shape, api in _APIS if shape.search(path)), None)
+        if api is None:
+            api = "gemini" if "gemini" in provider else "anthropic" if provider == "anthropic" else "openai"
+        label = str(name or provider or api)
+        return Upstream(label, f"https://{host or label}", api, "" if host else label)
+
+
+def run(
+    paths: Iterable[str | Path],
+    *,
+    upstreams: Sequence[Upstream] = (),
+    chain: Chain | None = None,
+    prices: Prices | None = None,
+    on_record: Callable[[Record], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> tuple[dict[str, Any], list[str]]:
+    """Replay exchange logs: the public object, and what was wrong with the input (``file:line: …``)."""
+    replay = Replay(
+        upstreams=upstreams, chain=chain, prices=prices, on_record=on_record, on_progress=on_progress
+    )
+    replay.run(paths)
+    return replay.tree(), [
+        *map(str, replay.problems),
+        *(f"internal fault in {what}" for what in replay.faults),
+    ]
+
+
+def _text(value: Mapping[str, Any], key: str) -> str:
+    text = value.get(key)
+    if not isinstance(text, str) or not text:
+        raise _Malformed(f"{key} must be a text")
+    return text
+
+
+def _time(value: Mapping[str, Any], key: str) -> int | None:
+    number = value.get(key)
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < 1e11:
+        raise _Malformed(f"{key} must be seconds since the epoch")
+    return int(number * 1_000_000) * 1_000
+
+
+def _headers(value: Mapping[str, Any], key: str) -> tuple[tuple[bytes, bytes], ...]:
+    headers = value.get(key)
+    if headers is None:
+        return ()
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    try:
+        return tuple((_latin(name), _latin(text)) for name, text in pairs)
+    except (TypeError, ValueError):
+        raise _Malformed(f"{key} must be an object or a list of [name, value]") from None
+
+
+def _plain(
+    headers: tuple[tuple[bytes, bytes], ...], value: Mapping[str, Any]
+) -> tuple[tuple[bytes, bytes], ...]:
+    """The fields, without the encoding that the recorder has undone (``decoded``)."""
+    if not value.get("decoded"):
+        return headers
+    return tuple(pair for pair in headers if pair[0].lower() != b"content-encoding")
+
+
+def _latin(text: Any) -> bytes:
+    return str(text).encode("latin-1", "replace")
+
+
+def _body(value: Mapping[str, Any], key: str) -> bytes:
+    coded = value.get(key + "_b64")
+    if isinstance(coded, str):
+        try:
+            return base64.b64decode(coded, validate=True)
+        except (binascii.Error, ValueError):
+            raise _Malformed(f"{key}_b64 is no base64") from None
+    text = value.get(key)
+    if text is None:
+        return b""
+    if not isinstance(text, str):
+        raise _Malformed(f"{key} must be a text")
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _main(arguments: Sequence[str]) -> int:
+    """``python -m proxy.replay [--json] FILE…``: the bare replay, without the command line around it."""
+    tree, errors = run([argument for argument in arguments if argument != "--json"])
+    sys.stdout.buffer.write(orjson.dumps(tree) + b"\n")
+    for error in errors:
+        sys.stderr.write(error + "\n")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

@@ -1,0 +1,389 @@
+"""What the tracker remembers: sessions, threads, turns, steps, and the index that finds them.
+
+State and look-ups only; the rules stand in ``placing`` (whose is this request?) and ``turns``
+(what does it do to the turn?). Everything is bounded: a thread keeps its newest steps and a
+thinning row of old ones (a fork from long ago still finds its root), the index drops the threads
+that rested longest. What left memory is still in the record.
+
+The invariant: no look-up crosses a ``Scope``, which is one key of one team.
+"""
+
+import re
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from hashlib import blake2b
+from typing import Any
+
+from proxy.model import (
+    AttemptOutcome,
+    Cause,
+    CostQuality,
+    DialectName,
+    Hints,
+    Item,
+    MatchedBy,
+    ModelRequest,
+    ThreadKind,
+    Usage,
+)
+
+NEWEST_STEPS = 32
+"""Steps of a thread that stay at hand one by one; older ones are thinned to powers of two."""
+CLIPPED = 16_000
+"""Characters of a reply kept to recognise it when a client rewrites it."""
+RECENT_REPLIES = 64
+WAITING_STEPS = 256
+
+_COUNTED_ID = re.compile(r"^[A-Za-z_.:\-]*\d{0,3}$")
+"""Ids such as ``call_0``, ``functions.add:0``, ``1``: numbered anew in every reply, they join nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """The threads that belong to one run of one client."""
+
+    id: str
+    by: str
+    key: tuple[str, str] | None
+    client: str
+    last_ns: int
+    main: "Thread | None" = None
+    agents: "dict[str, Thread]" = field(default_factory=dict)
+    """Newest thread of each agent that the client names."""
+    lonely: tuple[str, ...] = ()
+    """What a side call said that nothing tied to a session: the main thread that says the same moves in."""
+    unjoined: "list[Thread]" = field(default_factory=list)
+    """Side calls that came while no turn was open."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One tool call that the client owes an answer."""
+
+    name: str
+    call_id: str | None
+    item_id: str | None
+    arguments: str = ""
+    digest: bytes = b""
+    answered: bool = False
+
+    @property
+    def id(self) -> str | None:
+        """The provider's id, where it gave one."""
+        return self.call_id or self.item_id
+
+
+@dataclass(slots=True)
+class Bill:
+    """Running sums over attempts."""
+
+    tokens: dict[str, int] = field(default_factory=dict)
+    usd: Decimal = Decimal(0)
+    quality: CostQuality = "measured"
+
+    def add(self, usage: Usage | None, usd: Decimal | None, quality: CostQuality) -> None:
+        """Add one attempt."""
+        if usage is not None:
+            for name, value in usage.public().items():
+                self.tokens[name] = self.tokens.get(name, 0) + value
+        if usd is not None:
+            self.usd += usd
+        if _QUALITIES.index(quality) > _QUALITIES.index(self.quality):
+            self.quality = quality
+
+    @property
+    def cost_usd(self) -> str | None:
+        """The sum as text; None where a part of it is not known."""
+        return None if self.quality == "unpriced" else format(self.usd, "f")
+
+
+_QUALITIES: tuple[CostQuality, ...] = ("measured", "estimated", "assumed", "unpriced")
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """From user input until the agent owes nothing more."""
+
+    id: str
+    index: int
+    thread: "Thread"
+    open: bool = True
+    cause: Cause | None = None
+    by: str | None = None
+    steps: int = 0
+    bill: Bill = field(default_factory=Bill)
+    last_ns: int = 0
+    refused_ns: int | None = None
+    """When we last refused one of its requests."""
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One model request with its attempts, and the calls of its reply."""
+
+    id: str
+    index: int
+    thread: "Thread"
+    turn: Turn
+    epoch: int
+    ask: bytes
+    """Name of the history that was sent."""
+    matched_by: MatchedBy
+    place: int = 0
+    """Its number in the turn, once it has gone out."""
+    asks: list[bytes] = field(default_factory=list)
+    """The same for every attempt; they may differ in what does not count."""
+    exchange: str = ""
+    number: int = 0
+    arrived_ns: int = 0
+    started: bool = False
+    attempts: int = 0
+    running: int = 0
+    """Attempts whose answer is not complete yet."""
+    outcome: AttemptOutcome | None = None
+    whole: bool = False
+    """A whole good reply has come."""
+    reply: bytes | None = None
+    """Name of the history with the reply."""
+    said: bytes = b""
+    """Name of the reply's content alone."""
+    text: str = ""
+    calls: list[Call] = field(default_factory=list)
+    early: list[Item] = field(default_factory=list)
+    """Results that came before their call had been read to its end."""
+    response_id: str | None = None
+    stop_reason: str | None = None
+    model: str | None = None
+    ended_ns: int = 0
+    bill: Bill = field(default_factory=Bill)
+    closed: bool = False
+    """Its end has been told."""
+    forgotten: bool = False
+
+    @property
+    def in_vain(self) -> bool:
+        """Nothing came of it: what it asked may be asked again."""
+        return not self.whole and self.running == 0 and self.outcome is not None
+
+    @property
+    def pending(self) -> list[Call]:
+        """Calls that nobody answered yet."""
+        return [call for call in self.calls if not call.answered]
+
+
+@dataclass(slots=True, eq=False)
+class Thread:
+    """One append-only history."""
+
+    id: str
+    scope: "Scope"
+    session: Session
+    kind: ThreadKind
+    dialect: DialectName
+    parent: "str | None" = None
+    parent_turn: "Turn | None" = None
+    agent: str | None = None
+    system: bytes = b""
+    """What the instructions were when it was born."""
+    tools: frozenset[str] = frozenset()
+    partial: bool = False
+    epoch: int = 0
+    turns: int = 0
+    steps: list[Step] = field(default_factory=list)
+    step_count: int = 0
+    turn: Turn | None = None
+    hint_turn: str | None = None
+    conversation: str | None = None
+    """The provider's name of a history that it holds for this thread."""
+    last_ns: int = 0
+    memories: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    request: ModelRequest | None = None
+    """Its newest request, as long as the memory for such lasts."""
+    weight: int = 0
+    """Rough bytes that it holds."""
+
+    @property
+    def last(self) -> Step | None:
+        """Its newest step."""
+        return self.steps[-1] if self.steps else None
+
+    def newest(self, step: Step) -> bool:
+        """Whether nothing came of whatever followed this step here."""
+        for later in reversed(self.steps):
+            if later is step:
+                return True
+            if not later.in_vain:
+                return False
+        return False
+
+    def pending(self) -> list[tuple[Step, Call]]:
+        """Unanswered calls of the running turn, oldest first."""
+        running = (step for step in self.steps if step.turn is self.turn and step.whole)
+        return [(step, call) for step in running for call in step.pending]
+
+    def root_turn(self) -> Turn | None:
+        """The turn that a sub-agent's or side call's spend belongs to."""
+        turn = self.parent_turn
+        for _ in range(32):
+            if turn is None or turn.thread.parent_turn is None:
+                break
+            turn = turn.thread.parent_turn
+        return turn if turn is not None else self.turn
+
+
+class Scope:
+    """Everything known of one tenant, with the ways to find it again."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.threads: OrderedDict[str, Thread] = OrderedDict()
+        self.sessions: dict[tuple[str, str], Session] = {}
+        self.asks: dict[bytes, list[Step]] = {}
+        self.replies: dict[bytes, list[Step]] = {}
+        self.sayings: dict[bytes, list[Step]] = {}
+        self.calls: dict[str, list[Step]] = {}
+        self.held: dict[str, Step] = {}
+        self.recent: deque[Step] = deque(maxlen=RECENT_REPLIES)
+        """Newest replies, to find the one that a summary or a side call quotes."""
+        self.waiting: OrderedDict[str, Step] = OrderedDict()
+        """Steps with unanswered calls, to find the one that a sub-agent works for."""
+
+    def add_thread(self, thread: Thread) -> None:
+        """Take in a new thread."""
+        self.threads[thread.id] = thread
+
+    def touch(self, thread: Thread) -> None:
+        """Note that a thread is in use."""
+        if thread.id in self.threads:
+            self.threads.move_to_end(thread.id)
+
+    def add_step(self, step: Step) -> None:
+        """Index what was asked. Thins the thread's old steps."""
+        thread = step.thread
+        thread.steps.append(step)
+        thread.step_count += 1
+        self.add_ask(step, step.ask)
+        if len(thread.steps) > NEWEST_STEPS:
+            old = thread.steps[len(thread.steps) - NEWEST_STEPS - 1]
+            if old.index & (old.index - 1):  # 0, 1, 2, 4, 8 … stay
+                self.forget_step(old)
+                thread.steps.remove(old)
+
+    def add_ask(self, step: Step, ask: bytes) -> None:
+        """Index what an attempt asked."""
+        step.ask = ask
+        if ask not in step.asks:
+            step.asks.append(ask)
+            self.asks.setdefault(ask, []).append(step)
+
+    def add_reply(self, step: Step) -> None:
+        """Index what was answered. ``drop_reply`` comes first where there was an answer before."""
+        if step.reply is not None:
+            self.replies.setdefault(step.reply, []).append(step)
+        if step.said:
+            self.sayings.setdefault(step.said, []).append(step)
+        for name in _joining_ids(step):
+            self.calls.setdefault(name, []).append(step)
+        if step.response_id:
+            self.held[step.response_id] = step
+        if step.text:
+            self.recent.append(step)
+        if step.pending:
+            self.waiting[step.id] = step
+            if len(self.waiting) > WAITING_STEPS:
+                self.waiting.popitem(last=False)
+
+    def answered(self, step: Step) -> None:
+        """All calls of a step have their results."""
+        self.waiting.pop(step.id, None)
+
+    def forget_step(self, step: Step) -> None:
+        """Take a step out of every look-up."""
+        step.forgotten = True
+        for ask in step.asks:
+            _remove(self.asks, ask, step)
+        self.drop_reply(step)
+
+    def drop_reply(self, step: Step) -> None:
+        """Take a step's answer out of every look-up."""
+        if step.reply is not None:
+            _remove(self.replies, step.reply, step)
+        if step.said:
+            _remove(self.sayings, step.said, step)
+        for name in _joining_ids(step):
+            _remove(self.calls, name, step)
+        if step.response_id and self.held.get(step.response_id) is step:
+            del self.held[step.response_id]
+        self.waiting.pop(step.id, None)
+
+    def forget_thread(self, thread: Thread) -> None:
+        """Drop a whole thread from memory."""
+        for step in thread.steps:
+            self.forget_step(step)
+        self.threads.pop(thread.id, None)
+        session = thread.session
+        if session.main is thread:
+            session.main = None
+        if thread.agent is not None and session.agents.get(thread.agent) is thread:
+            del session.agents[thread.agent]
+        if session.key is not None and session.main is None and not session.agents:
+            self.sessions.pop(session.key, None)
+        if thread.conversation is not None:
+            self.held.pop(thread.conversation, None)
+
+    def by_sayings(self, said: bytes) -> Iterator[Step]:
+        """Steps whose reply had this content, newest first."""
+        yield from reversed(self.sayings.get(said, ()))
+
+    def by_call(self, name: str | None) -> Iterator[Step]:
+        """Steps that made a call of this id, newest first. Ids that count from 0 name nothing."""
+        if joins(name):
+            yield from reversed(self.calls.get(name or "", ()))
+
+
+def joins(name: str | None) -> bool:
+    """Whether an id is random enough to name one call of one conversation."""
+    return name is not None and len(name) >= 8 and _COUNTED_ID.match(name) is None
+
+
+def said(items: Iterable[Item]) -> bytes:
+    """Name of a reply's content, wherever it stands; empty for a reply that says nothing."""
+    digests = [item.digest for item in items if item.digest and item.role == "assistant"]
+    return blake2b(b"".join(digests), digest_size=16).digest() if digests else b""
+
+
+def instructions(request: ModelRequest) -> bytes:
+    """Name of the system text that a request begins with, in or outside its list."""
+    texts = [item.text for item in request.system]
+    for message in request.messages:
+        if message.role != "system":
+            break
+        texts.extend(item.text for item in message.items)
+    if not texts:
+        return b""
+    return blake2b("\0".join(texts).encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def same_client(thread: Thread, hints: Hints) -> bool | None:
+    """Whether the client says that it is this thread: True, False, or None where it says nothing."""
+    key = thread.session.key
+    if hints.session is None or key is None or key[0] != "hint":
+        return None
+    return key[1] == hints.session and thread.agent == hints.agent
+
+
+def _joining_ids(step: Step) -> set[str]:
+    names = {name for call in step.calls for name in (call.call_id, call.item_id)}
+    return {name for name in names if name is not None and joins(name)}
+
+
+def _remove(index: dict[Any, list[Step]], key: Any, step: Step) -> None:
+    steps = index.get(key)
+    if steps is None:
+        return
+    if step in steps:
+        steps.remove(step)
+    if not steps:
+        del index[key]

@@ -1,0 +1,560 @@
+"""Rebuilds sessions, threads, turns and steps from requests and replies. Pure: no IO, no clock.
+
+Every exchange goes through ``place`` (whose request is it?), then ``admit`` or ``refuse``, then
+``close``; ``tick`` lets time pass. What happens is told as ``Record``s through ``emit``. The rules:
+``placing`` (search), ``turns`` (table of turns), ``likeness`` (rewritten replies); the state:
+``threads``; the words: ``telling``.
+
+==========  ====================  ============================================================
+state of    changes by            to
+==========  ====================  ============================================================
+step        admit                 started: it counts
+            close, whole reply    its calls are pending, or it is over
+            close, otherwise      in vain: the same request again is its next attempt
+            place of results      over, once all its calls are answered
+turn        place                 new, or goes on (resumed if it had ended), see ``turns``
+            close, whole reply    ended, if no call is left to the client
+            refuse                ended by what was reached; a retry resumes it
+            next input, tick      ended: error, interrupted, superseded, abandoned
+==========  ====================  ============================================================
+
+Invariants: what ``place`` says about a request depends on earlier calls only; a request is in the
+index before it is forwarded; two requests of one session never wait for each other.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from proxy import telling
+from proxy.births import JOIN_NS, Births, origin_of, spawner
+from proxy.likeness import opening, reply_text
+from proxy.model import (
+    Attempt,
+    Cause,
+    Exchange,
+    MatchedBy,
+    ModelRequest,
+    Outcome,
+    Record,
+    ThreadKind,
+)
+from proxy.placement import Placement
+from proxy.placing import (
+    Match,
+    ask_of,
+    asks_to_compact,
+    is_side_call,
+    search,
+    served_by,
+    task_of,
+)
+from proxy.reading import fold
+from proxy.shelf import Shelf
+from proxy.threads import Call, Scope, Step, Thread, Turn, said
+from proxy.turns import Delta, Move, alias, ending, move, pair
+from proxy.verdict import Terminal
+
+IDLE_NS = 1_800_000_000_000
+_MOST_ITEMS = 512
+"""Items of one request that are told one by one (a thread first seen in its middle brings many)."""
+
+
+class Tracker:
+    """One per process; used from one thread."""
+
+    def __init__(
+        self,
+        emit: Callable[[Record], None],
+        new_id: Callable[[str, str], str],
+        *,
+        idle_after_ns: int = IDLE_NS,
+        previews: bool = False,
+        max_bytes: int = 256_000_000,
+        max_threads: int = 50_000,
+        max_request_bytes: int = 128_000_000,
+    ) -> None:
+        self.emit = emit
+        self.new_id = new_id
+        self.idle_after_ns = idle_after_ns
+        self.previews = previews
+        self.shelf = Shelf(
+            self._forgotten,
+            max_bytes=max_bytes,
+            max_threads=max_threads,
+            max_request_bytes=max_request_bytes,
+        )
+        self._births = Births(emit, new_id, self.shelf)
+        self._idle: list[tuple[int, int, Turn]] = []
+        self._watched = 0
+
+    # -- a request comes
+
+    def place(self, exchange: Exchange, request: ModelRequest, now_ns: int) -> Placement:
+        """Find or open the session, thread, turn and step of a request."""
+        scope = self.shelf.scope(exchange.identity.scope)
+        ask = _ask(scope, request)
+        match = search(scope, request, ask, now_ns)
+        placement = self._join(scope, exchange, request, match, ask, now_ns)
+        thread = placement.thread_state
+        placement.previous = thread.request
+        self.shelf.keep_request(thread, exchange, request)
+        thread.hint_turn = request.hints.turn or thread.hint_turn
+        thread.last_ns = thread.session.last_ns = placement.step_state.turn.last_ns = now_ns
+        placement.step_state.running += 1
+        self.shelf.touch(thread)
+        return placement
+
+    def _join(
+        self, scope: Scope, exchange: Exchange, request: ModelRequest, match: Match, ask: bytes, now_ns: int
+    ) -> Placement:
+        if match.relation == "attempt" and match.step is not None:
+            return self._again(scope, exchange, request, match.step, ask, now_ns)
+        compacts = asks_to_compact(request)
+        if compacts or (is_side_call(request) and match.relation in ("new", "sibling", "fork")):
+            return self._aside(scope, exchange, request, match, ask, now_ns)
+        if match.relation in ("continue", "epoch") and match.step is not None:
+            return self._go_on(scope, exchange, request, match, match.step, ask, now_ns)
+        return self._begin(scope, exchange, request, match, ask, now_ns)
+
+    def _again(
+        self, scope: Scope, exchange: Exchange, request: ModelRequest, step: Step, ask: bytes, now_ns: int
+    ) -> Placement:
+        """One more attempt of a step."""
+        scope.add_ask(step, ask)
+        placement = Placement(exchange, request, step, step.attempts, relation="attempt")
+        step.attempts += 1
+        step.closed = False
+        if not step.turn.open:
+            self._resume(step.turn, now_ns)
+        return placement
+
+    def _go_on(
+        self,
+        scope: Scope,
+        exchange: Exchange,
+        request: ModelRequest,
+        match: Match,
+        base: Step,
+        ask: bytes,
+        now_ns: int,
+    ) -> Placement:
+        """The next step of a thread."""
+        thread = base.thread
+        delta = _delta(request, match, thread.pending(), base)
+        again = _repeated(thread, base, delta)
+        if again is not None and match.relation == "continue":
+            return self._again(scope, exchange, request, again, ask, now_ns)
+        hints = request.hints
+        what = move(
+            delta,
+            pending=bool(thread.pending()),
+            turn_open=thread.turn is not None and thread.turn.open,
+            since_refusal_ns=_since_refusal(thread, now_ns),
+            continues=_continues(thread, match, hints.turn),
+        )
+        turn, new_turn = self._turn_for(thread, what, delta, exchange, now_ns)
+        self._answer(delta, exchange, now_ns, base)
+        if match.relation == "epoch":
+            thread.epoch += 1
+        step = self._add_step(scope, exchange, request, turn, ask, match.by, now_ns)
+        self._tell_input(step, delta, exchange, now_ns)
+        return Placement(
+            exchange,
+            request,
+            step,
+            0,
+            delta=delta.items,
+            results=tuple(item for item, _, _ in delta.answers),
+            matched_by=match.by,
+            relation=match.relation,
+            new_turn=new_turn,
+            rewritten=match.rewritten,
+        )
+
+    def _turn_for(
+        self, thread: Thread, what: Move, delta: Delta, exchange: Exchange, now_ns: int
+    ) -> tuple[Turn, bool]:
+        """The turn that a continuing request belongs to, opened, resumed or ended as the move says."""
+        turn = thread.turn
+        if turn is not None and what in ("goes_on", "joins"):
+            if not turn.open:
+                self._resume(turn, now_ns)
+            return turn, False
+        if turn is not None and turn.open:
+            if what == "interrupted":
+                self._end_turn(turn, "interrupted", "user")
+            elif what == "superseded":
+                self._end_turn(turn, "superseded")
+            else:
+                self._end_turn(turn, *_left(thread))
+        return self._open_turn(thread, exchange, now_ns), True
+
+    def _begin(
+        self, scope: Scope, exchange: Exchange, request: ModelRequest, match: Match, ask: bytes, now_ns: int
+    ) -> Placement:
+        """A new thread: a conversation, a sub-agent's, a fork, or a sibling."""
+        origin = origin_of(match)
+        if origin is None and match.relation == "new":
+            served = served_by(scope, request, request.hints, now_ns)
+            if served is not None:
+                return self._aside(scope, exchange, request, match, ask, now_ns, served)
+        kind: ThreadKind = "main"
+        parent, parent_turn, by = None, None, match.by
+        task = task_of(scope, request) if match.relation in ("new", "sibling") else None
+        near = task[0] if task is not None else origin
+        session = self._births.session(scope, exchange, request, near.thread if near else None, now_ns)
+        if request.hints.agent is not None or request.hints.kind == "subagent":
+            kind = "subagent"
+            parent = spawner(session, request, task[0].thread if task else None)
+            by = "hint"
+        elif task is not None:
+            kind, parent, by = "subagent", task[0].thread, "content"
+        elif origin is not None:
+            parent = origin.thread
+            kind = parent.kind if parent.kind != "side" else "main"
+            parent_turn = parent.parent_turn
+        if parent is not None and kind == "subagent":
+            parent_turn = parent.turn
+        thread = self._births.thread(
+            scope, exchange, request, session, kind, parent, parent_turn, by if parent else "prefix", now_ns
+        )
+        if kind == "main" and session.main is None:
+            session.main = thread
+        if thread.agent is not None:
+            session.agents[thread.agent] = thread
+        pending = [(origin, call) for call in origin.pending] if origin is not None else []
+        delta = _delta(request, match, pending, origin)
+        turn = self._open_turn(thread, exchange, now_ns)
+        step = self._add_step(scope, exchange, request, turn, ask, by, now_ns)
+        self._tell_input(step, delta, exchange, now_ns)
+        return Placement(
+            exchange, request, step, 0, delta=delta.items, matched_by=by, relation=match.relation,
+            new_turn=True, new_thread=True, rewritten=match.rewritten,
+        )  # fmt: skip
+
+    def _aside(
+        self,
+        scope: Scope,
+        exchange: Exchange,
+        request: ModelRequest,
+        match: Match,
+        ask: bytes,
+        now_ns: int,
+        served: Thread | None = None,
+    ) -> Placement:
+        """A side call: a thread of its own, with one turn and one step."""
+        base = match.step if match.relation != "sibling" else None
+        parent = base.thread if base is not None else served
+        session = self._births.session(scope, exchange, request, parent, now_ns)
+        running = parent if parent is not None else session.main
+        parent_turn = running.turn if running is not None else None
+        thread = self._births.thread(
+            scope, exchange, request, session, "side", parent, parent_turn, match.by, now_ns
+        )
+        if parent_turn is None or not parent_turn.open:
+            session.unjoined = [s for s in session.unjoined if now_ns - s.last_ns <= JOIN_NS][-15:]
+            session.unjoined.append(thread)
+        if parent is None and session.main is None:
+            session.lonely = tuple(text[:2_000] for text in opening(request))
+        pending = base.thread.pending() if base is not None else []
+        delta = _delta(request, match, pending, base)
+        self._answer(delta, exchange, now_ns, base)
+        turn = self._open_turn(thread, exchange, now_ns)
+        step = self._add_step(scope, exchange, request, turn, ask, match.by, now_ns)
+        self._tell_input(step, delta, exchange, now_ns)
+        return Placement(
+            exchange, request, step, 0, delta=delta.items, matched_by=match.by, relation=match.relation,
+            results=tuple(item for item, _, _ in delta.answers), new_turn=True, new_thread=True,
+        )  # fmt: skip
+
+    # -- it goes out, or not
+
+    def admit(self, placement: Placement, now_ns: int) -> None:
+        """The request goes out: it counts as a step."""
+        step = placement.step_state
+        if step.started:
+            return
+        step.started = True
+        step.arrived_ns = placement.exchange.arrived_ns
+        step.place = step.turn.steps
+        step.turn.steps += 1
+        self.emit(telling.step_start(step))
+
+    def refuse(self, placement: Placement, why: Terminal, now_ns: int) -> None:
+        """Looptap answers itself. ``close`` follows with the end ``refused``."""
+        placement.refused = True
+        turn = placement.step_state.turn
+        turn.refused_ns = now_ns
+        turn.last_ns = now_ns
+        if turn.open:
+            self._end_turn(turn, _cause(why.cause))
+
+    def remember(self, placement: Placement, memories: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep what policies want to know at the thread's next request."""
+        placement.thread_state.memories.update(memories)
+
+    # -- its answer has come, as far as it comes
+
+    def close(self, placement: Placement, attempt: Attempt) -> None:
+        """An exchange is over."""
+        if placement.closed:
+            return
+        placement.closed = True
+        step, exchange = placement.step_state, placement.exchange
+        turn, reply = step.turn, attempt.reply
+        if attempt.outcome != "refused":
+            self.admit(placement, attempt.arrived_ns)
+        step.running -= 1
+        step.bill.add(attempt.usage, attempt.cost.usd, attempt.cost.quality)
+        turn.bill.add(attempt.usage, attempt.cost.usd, attempt.cost.quality)
+        turn.last_ns = max(turn.last_ns, attempt.ended_ns)
+        step.thread.last_ns = step.thread.session.last_ns = turn.last_ns
+        step.ended_ns = attempt.ended_ns
+        for index, value in enumerate(reply.items):
+            when = attempt.item_ns[index] if index < len(attempt.item_ns) else attempt.ended_ns
+            self.emit(
+                telling.item(
+                    step, value, "out", exchange, when, preview=self.previews, attempt=placement.attempt
+                )
+            )
+        self.emit(telling.step_attempt(step, placement.attempt, exchange, attempt))
+        if step.whole and attempt.outcome != "complete":
+            return  # another attempt has brought the reply already
+        step.outcome = attempt.outcome
+        if attempt.outcome == "complete":
+            self._take_reply(placement, reply, attempt.ended_ns)
+        else:
+            step.text = reply_text(reply.items)
+            step.calls = _calls(reply)
+            step.stop_reason = reply.stop_reason
+
+    def _take_reply(self, placement: Placement, reply: Outcome, now_ns: int) -> None:
+        """A whole good reply: index it, and see whether the turn is over."""
+        step = placement.step_state
+        thread, turn = step.thread, step.turn
+        scope = thread.scope
+        scope.drop_reply(step)
+        step.whole = True
+        step.reply = fold(step.ask, reply.items)
+        step.said = said(reply.items)
+        step.text = reply_text(reply.items)
+        step.calls = _calls(reply)
+        step.response_id = reply.response_id
+        step.stop_reason = reply.stop_reason
+        if not step.forgotten:
+            scope.add_reply(step)
+            if placement.request.held is not None and not placement.request.held.startswith("resp_"):
+                thread.conversation = placement.request.held
+                scope.held[thread.conversation] = step
+        self.shelf.slim(thread)
+        early, step.early = step.early, []
+        if early:
+            delta = pair(early, [(step, call) for call in step.calls], {}, guess=True)
+            self._answer(delta, placement.exchange, now_ns, None)
+        if step.calls:
+            self._close_step(step, now_ns, only_if_answered=True)
+            return
+        self._close_step(step, now_ns)
+        cause = ending(reply)
+        if cause is not None and turn.open and not _others_running(thread, step):
+            self._end_turn(turn, cause)
+
+    # -- time passes
+
+    def tick(self, now_ns: int) -> None:
+        """End the turns whose client has not been heard of for long."""
+        heap = self._idle
+        while heap and heap[0][0] <= now_ns:
+            _, _, turn = heapq.heappop(heap)
+            if not turn.open or turn.thread.id not in self.shelf.threads:
+                continue
+            due = turn.last_ns + self.idle_after_ns
+            if any(step.running for step in turn.thread.steps):
+                due = max(due, now_ns + self.idle_after_ns)
+            if due > now_ns:
+                self._watch(turn, due)
+            else:
+                cause, by = _left(turn.thread)
+                self._end_turn(turn, "abandoned" if cause == "superseded" else cause, by)
+
+    def _watch(self, turn: Turn, due_ns: int) -> None:
+        self._watched += 1
+        heapq.heappush(self._idle, (due_ns, self._watched, turn))
+
+    def _forgotten(self, thread: Thread) -> None:
+        """A thread leaves memory: what was open in it will not be heard of again."""
+        if thread.turn is not None and thread.turn.open:
+            self._end_turn(thread.turn, "abandoned")
+
+    # -- turns and steps
+
+    def _open_turn(self, thread: Thread, exchange: Exchange, now_ns: int) -> Turn:
+        turn = Turn(self.new_id("trn_", exchange.id), thread.turns, thread, last_ns=now_ns)
+        thread.turns += 1
+        thread.turn = turn
+        self.emit(telling.turn_start(turn, now_ns))
+        self._watch(turn, now_ns + self.idle_after_ns)
+        session = thread.session
+        if thread.kind == "main" and session.unjoined:
+            for side in session.unjoined:
+                if now_ns - side.last_ns <= JOIN_NS:
+                    side.parent_turn = turn
+            session.unjoined = []
+        return turn
+
+    def _resume(self, turn: Turn, now_ns: int) -> None:
+        turn.open, turn.cause, turn.by = True, None, None
+        self.emit(telling.turn_resume(turn, now_ns))
+        self._watch(turn, now_ns + self.idle_after_ns)
+
+    def _end_turn(self, turn: Turn, cause: Cause, by: str | None = None) -> None:
+        for step in turn.thread.steps:
+            if step.turn is turn and step.started and not step.running:
+                self._close_step(step, turn.last_ns)
+        turn.open, turn.cause, turn.by = False, cause, by
+        self.emit(telling.turn_end(turn))
+
+    def _add_step(
+        self,
+        scope: Scope,
+        exchange: Exchange,
+        request: ModelRequest,
+        turn: Turn,
+        ask: bytes,
+        by: MatchedBy,
+        now_ns: int,
+    ) -> Step:
+        thread = turn.thread
+        step = Step(
+            id=self.new_id("stp_", exchange.id),
+            index=thread.step_count,
+            thread=thread,
+            turn=turn,
+            epoch=thread.epoch,
+            ask=ask,
+            matched_by=by,
+            exchange=exchange.id,
+            number=exchange.number,
+            arrived_ns=now_ns,
+            attempts=1,
+            model=request.model,
+        )
+        scope.add_step(step)
+        self.shelf.weigh(thread)
+        return step
+
+    def _close_step(self, step: Step, now_ns: int, *, only_if_answered: bool = False) -> None:
+        if step.closed or not step.started or (only_if_answered and step.pending):
+            return
+        step.closed = True
+        step.thread.scope.answered(step)
+        self.emit(telling.step_end(step, now_ns))
+
+    def _answer(self, delta: Delta, exchange: Exchange, now_ns: int, base: Step | None) -> None:
+        """Book results at the steps whose calls they answer."""
+        for value, step, call in delta.answers:
+            call.answered = True
+            self.emit(
+                telling.item(
+                    step,
+                    value,
+                    "in",
+                    exchange,
+                    now_ns,
+                    preview=self.previews,
+                    call_id=call.id or value.call_id,
+                )
+            )
+        for step in {id(step): step for _, step, _ in delta.answers}.values():
+            self._close_step(step, now_ns, only_if_answered=True)
+        if base is not None and base.running and not base.whole:
+            base.early.extend(item for item in delta.items if item.kind == "tool_result")
+
+    def _tell_input(self, step: Step, delta: Delta, exchange: Exchange, now_ns: int) -> None:
+        """Tell what else a request brings. Results that answer nothing we know stay without a step."""
+        answered = {id(item) for item, _, _ in delta.answers}
+        for value in delta.items[-_MOST_ITEMS:]:
+            if id(value) in answered or value.role == "assistant":
+                continue
+            record = telling.item(step, value, "in", exchange, now_ns, preview=self.previews)
+            if value.kind == "tool_result":
+                record = Record(
+                    record.time_ns, record.type, record.session, record.thread, record.turn, None, record.data
+                )
+            self.emit(record)
+
+
+def _ask(scope: Scope, request: ModelRequest) -> bytes:
+    if request.held is not None:
+        base = scope.held.get(request.held)
+        if base is not None:
+            return ask_of(request, base.reply or base.ask)
+    return ask_of(request)
+
+
+def _delta(request: ModelRequest, match: Match, pending: list[tuple[Step, Call]], base: Step | None) -> Delta:
+    """What a request brings beyond the known history, with its results paired."""
+    known = match.known if match.relation not in ("new", "sibling") else 0
+    items = tuple(
+        item for message in request.messages[known:] for item in message.items if item.role != "assistant"
+    )
+    came_back = [item for message in request.messages[max(0, known - 32) : known] for item in message.items]
+    at = len(came_back)
+    while at > 0 and came_back[at - 1].role == "assistant":
+        at -= 1
+    aliases = alias(came_back[at:], base.calls) if base is not None else {}
+    return pair(items, pending, aliases, guess=match.relation != "epoch" or known > 0)
+
+
+def _repeated(thread: Thread, base: Step, delta: Delta) -> Step | None:
+    """The step in vain that this request asks again, with its results in another form and no new input."""
+    last = thread.last
+    if last is None or last is base or not last.in_vain or delta.has_input or delta.answers:
+        return None
+    brings = [item for item in delta.items if item.kind == "tool_result"]
+    return last if brings and base.calls and not base.pending else None
+
+
+def _since_refusal(thread: Thread, now_ns: int) -> int | None:
+    turn = thread.turn
+    return now_ns - turn.refused_ns if turn is not None and turn.refused_ns is not None else None
+
+
+def _continues(thread: Thread, match: Match, hint_turn: str | None) -> bool:
+    """Whether a rewritten history goes on with the running turn: the client says so, or it owes work."""
+    turn = thread.turn
+    if match.relation != "epoch" or turn is None:
+        return False
+    if hint_turn is not None and thread.hint_turn is not None:
+        return hint_turn == thread.hint_turn
+    last = thread.last
+    return turn.open and match.by in ("hint", "prefix") and last is not None and bool(last.calls)
+
+
+def _left(thread: Thread) -> tuple[Cause, str | None]:
+    """Why a turn that is still open has come to nothing."""
+    last = thread.last
+    if last is not None and last.in_vain:
+        return ("interrupted", "user") if last.outcome == "client_gone" else ("error", None)
+    return "superseded", None
+
+
+def _others_running(thread: Thread, step: Step) -> bool:
+    return any(s.running for s in thread.steps if s is not step and s.turn is step.turn)
+
+
+def _calls(reply: Outcome) -> list[Call]:
+    return [
+        Call(item.tool or "", item.call_id, item.item_id, item.arguments or "", item.digest)
+        for item in reply.tool_calls
+    ]
+
+
+_CAUSES: frozenset[Cause] = frozenset(
+    {"steps", "tokens", "spend", "wall_clock", "calls", "tool_retries", "interrupted"}
+)
+
+
+def _cause(name: str) -> Cause:
+    return next((cause for cause in _CAUSES if cause == name), "policy")

@@ -1,0 +1,467 @@
+"""The tracker's rules, each as a conversation and the tree that it has to give."""
+
+from dataclasses import replace
+
+from proxy.model import Hints, Identity, Item
+from proxy.verdict import Terminal
+from tests.play import (
+    Play,
+    assistant,
+    call,
+    claude,
+    grown,
+    request,
+    result,
+    results,
+    said,
+    system,
+    thought,
+    user,
+)
+
+TASK = user("Look at this project and say what it is.")
+ID, OTHER = "toolu_013ab7c9d2e4", "toolu_02f7e1a9b3c5"
+
+
+def test_a_tool_loop_is_one_turn_and_the_next_input_another() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, thought("hm"), said("Let me look."), call(ID))
+    second = grown(first, assistant(thought("hm"), said("Let me look."), call(ID)), results(result(ID)))
+    play.step(second, said("A demo project."))
+    third = grown(second, assistant(said("A demo project.")), user("Thanks. Run it."))
+    play.step(third, said("It runs."))
+    assert play.shape() == [[[[[0], [1]], [[2]]]]]
+    assert play.causes() == ["completed", "completed"]
+    steps = play.threads()[0]["turns"][0]["steps"]
+    assert steps[0]["tool_calls"] == [{"id": ID, "name": "bash"}]
+    assert steps[0]["tool_results"] == [{"id": ID, "is_error": False}]
+    assert steps[1]["tool_results"] == []
+    assert steps[0]["usage"] == {"input_tokens": 10, "output_tokens": 5}
+    assert play.threads()[0]["turns"][0]["cost_usd"] == "0.002"
+
+
+def test_thinking_that_the_client_loses_does_not_hide_the_thread() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, thought("hm"), said("Let me look."), call(ID))
+    placed = play.step(
+        grown(first, assistant(said("Let me look."), call(ID)), results(result(ID))), said("ok")
+    )
+    assert play.shape() == [[[[[0], [1]]]]]
+    assert placed.matched_by == "prefix" and not placed.rewritten
+
+
+def test_steering_text_beside_results_stays_in_the_turn() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, call(ID))
+    steered = results(result(ID), *user("and be quick").items)
+    play.step(grown(first, assistant(call(ID)), steered), said("ok"))
+    assert play.shape() == [[[[[0], [1]]]]]
+
+
+def test_input_while_calls_are_pending_supersedes_the_turn() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, call(ID))
+    play.step(grown(first, assistant(call(ID)), user("never mind, say hi")), said("hi"))
+    assert play.shape() == [[[[[0]], [[1]]]]]
+    assert play.causes() == ["superseded", "completed"]
+
+
+def test_a_cancelled_call_and_new_input_interrupt_the_turn() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, call(ID))
+    words = "The user doesn't want to proceed with this tool use. The tool use was rejected."
+    refused = results(result(ID, words, is_error=True), *user("do something else").items)
+    play.step(grown(first, assistant(call(ID)), refused), said("hi"))
+    assert play.causes() == ["interrupted", "completed"]
+    assert play.threads()[0]["turns"][0]["by"] == "user"
+
+
+def test_pause_turn_goes_on() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, said("Searching the web for it."), stop="pause_turn")
+    assert play.causes() == [None]
+    play.step(grown(first, assistant(said("Searching the web for it."))), said("Found."))
+    assert play.shape() == [[[[[0], [1]]]]]
+    assert play.causes() == ["completed"]
+
+
+def test_the_providers_reason_ends_the_turn() -> None:
+    for stop, cause in (
+        ("max_tokens", "max_tokens"),
+        ("length", "max_tokens"),
+        ("refusal", "refusal"),
+        ("content_filter", "content_filter"),
+        ("SAFETY", "content_filter"),
+        ("model_context_window_exceeded", "context_window"),
+        ("stop", "completed"),
+        ("STOP", "completed"),
+    ):
+        play = Play()
+        play.step(request(TASK), said("I"), stop=stop)
+        assert play.causes() == [cause]
+
+
+def test_SES_11_retries_are_attempts_of_one_step() -> None:
+    play = Play()
+    asked = request(TASK)
+    play.step(asked, outcome="failed")
+    play.step(asked, outcome="failed")
+    play.step(asked, said("A demo."))
+    assert play.shape() == [[[[[0, 1, 2]]]]]
+    assert play.causes() == ["completed"]
+
+
+def test_a_cut_reply_and_a_client_gone_are_asked_again() -> None:
+    for outcome in ("cut", "client_gone"):
+        play = Play()
+        asked = request(TASK)
+        play.step(asked, said("Let me"), outcome=outcome)
+        play.step(asked, said("Let me look."))
+        assert play.shape() == [[[[[0, 1]]]]]
+
+
+def test_a_retry_count_makes_an_attempt_even_of_an_answered_request() -> None:
+    play = Play()
+    asked = request(TASK)
+    play.step(asked, said("A demo."))
+    play.step(replace(asked, hints=Hints(retry=1)), said("A demo!"))
+    assert play.shape() == [[[[[0, 1]]]]]
+
+
+def test_the_same_request_after_a_success_is_another_conversation() -> None:
+    play = Play()
+    asked = request(TASK)
+    play.step(asked, said("A demo."))
+    play.step(asked, said("A toy."))
+    play.step(grown(asked, assistant(said("A demo.")), user("why?")), said("because"))
+    play.step(grown(asked, assistant(said("A toy.")), user("why?")), said("because"))
+    assert play.shape() == [[[[[0]], [[2]]]], [[[[1]], [[3]]]]]
+
+
+def test_other_instructions_make_another_thread() -> None:
+    play = Play()
+    play.step(request(system("You are a poet."), TASK), outcome="failed")
+    play.step(request(system("You are a critic."), TASK), said("Hm."))
+    assert play.shape() == [[[[[0]]]], [[[[1]]]]]
+
+
+def test_a_second_continuation_is_a_fork() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, said("A demo."))
+    base = grown(first, assistant(said("A demo.")))
+    play.step(grown(base, user("who wrote it?")), said("me"))
+    play.step(grown(base, user("when?")), said("now"))
+    main, fork = play.threads()
+    assert fork["parent"] == main["id"]
+    assert play.shape() == [[[[[0]], [[1]]], [[[2]]]]]
+
+
+def test_a_failed_continuation_does_not_fork_what_replaces_it() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, said("A demo."))
+    base = grown(first, assistant(said("A demo.")))
+    play.step(grown(base, user("who wrote it?")), outcome="failed")
+    play.step(grown(base, user("when?")), said("now"))
+    assert play.shape() == [[[[[0]], [[1]], [[2]]]]]
+    assert play.causes() == ["completed", "error", "completed"]
+
+
+def test_the_same_results_asked_in_another_form_after_a_failure_are_an_attempt() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, call(ID))
+    base = grown(first, assistant(call(ID)))
+    play.step(grown(base, results(result(ID, "a long text"))), outcome="failed")
+    play.step(grown(base, results(result(ID, "a clipped text"))), said("ok"))
+    assert play.shape() == [[[[[0], [1, 2]]]]]
+
+
+def test_a_rewritten_reply_is_known() -> None:
+    cases: list[tuple[tuple[Item, ...], Item]] = [
+        ((said("Thought: look\nAction: ls\nObservation: guessed"),), said("Thought: look\nAction: ls")),
+        ((said("<think>hm</think>It is a demo."),), said("It is a demo.")),
+        ((), said("[empty string]")),
+        ((call("call_0", "answer", '{"city":"Paris"}'),), said('{"city": "Paris"}')),
+        ((call(ID), call(OTHER)), call(ID)),
+    ]
+    for sent, came_back in cases:
+        play = Play()
+        first = request(TASK)
+        play.step(first, *sent)
+        placed = play.step(grown(first, assistant(came_back), user("go on")), said("ok"))
+        assert len(play.threads()) == 1, came_back
+        assert placed.matched_by == "prefix"
+
+
+def test_gemini_ids_that_the_client_made_up_pair_by_name_and_order() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, call(None, "ls"), call(None, "cat"))
+    back = assistant(call("ls_1796_0", "ls"), call("cat_1796_1", "cat"))
+    answers = results(result("cat_1796_1", "b", "cat"), result("ls_1796_0", "a", "ls"))
+    play.step(grown(first, back, answers), said("ok"))
+    assert play.shape() == [[[[[0], [1]]]]]
+    steps = play.threads()[0]["turns"][0]["steps"]
+    assert [r["id"] for r in steps[0]["tool_results"]] == ["cat_1796_1", "ls_1796_0"]
+
+
+def test_item_ids_name_calls_too() -> None:
+    play = Play()
+    first = request(TASK)
+    sent = replace(call("call_9f2c81d0aa"), item_id="fc_77aa01c2")
+    play.step(first, sent)
+    play.step(grown(first, assistant(call("fc_77aa01c2")), results(result("fc_77aa01c2"))), said("ok"))
+    assert play.shape() == [[[[[0], [1]]]]]
+    assert play.threads()[0]["turns"][0]["steps"][0]["tool_results"][0]["id"] == "call_9f2c81d0aa"
+
+
+def test_a_truncated_history_is_found_by_content() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, said("It is a small demo project."))
+    placed = play.step(
+        request(assistant(said("It is a small demo project.")), user("Thanks. Run it.")), said("ok")
+    )
+    assert placed.matched_by == "content" and placed.epoch == 1
+    assert play.shape() == [[[[[0]], [[1]]]]]
+    assert play.threads()[0]["matched_by"] == "content"
+
+
+def test_a_rewritten_middle_is_found_by_call_ids() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, said("Looking."), call(ID))
+    changed = assistant(said("(older text removed)"), call(ID, arguments='{"command":"…"}'))
+    placed = play.step(request(user("Summary so far"), changed, results(result(ID))), said("ok"))
+    assert placed.matched_by == "call_ids"
+    assert play.shape() == [[[[[0], [1]]]]]
+
+
+def test_ids_that_count_from_zero_join_nothing() -> None:
+    play = Play()
+    play.step(request(user("add 1 and 2")), call("call_0", "add", '{"a":1}'))
+    play.step(
+        request(user("add 5 and 6"), assistant(call("call_0", "add", '{"a":5}')), results(result("call_0")))
+    )
+    assert len(play.tree()["sessions"]) == 2
+    assert [t["partial"] for t in play.threads()] == [False, True]
+
+
+def test_SES_01_a_subagent_with_the_parents_session_is_no_compaction() -> None:
+    play = Play()
+    history = [TASK]
+    for n in range(20):
+        asked = request(*history, hints=claude())
+        spawn = call(f"toolu_{n:04d}ffaa", "Agent", '{"prompt":"Count the files."}')
+        play.step(asked, spawn)
+        history += [assistant(spawn), results(result(f"toolu_{n:04d}ffaa"))]
+    sub = play.ask(request(user("Count the files."), hints=claude(agent="a1")))
+    assert sub.kind == "subagent" and sub.epoch == 0
+    main, child = play.threads()
+    assert child["parent"] == main["id"]
+    assert main["turns"][0]["open"] and len(main["turns"]) == 1
+    assert sub.root_turn == main["turns"][0]["id"]
+
+
+def test_SES_02_a_compaction_that_keeps_a_tail_stays_in_its_turn() -> None:
+    play = Play()
+    first = request(TASK, hints=claude())
+    play.step(first, said("Let me look."), call(ID))
+    second = grown(first, assistant(said("Let me look."), call(ID)), results(result(ID)))
+    play.step(second, said("One more."), call(OTHER))
+    summary = "<summary>We looked at the project and found that it is a demo.</summary>"
+    prompt = user("Your task is to create a detailed summary of the conversation so far")
+    side = play.step(grown(first, assistant(said("Let me look."), call(ID)), prompt), said(summary))
+    assert side.kind == "side"
+    placed = play.step(
+        request(
+            user("This session is being continued. We looked at the project and found that it is a demo."),
+            assistant(said("One more."), call(OTHER)),
+            results(result(OTHER)),
+            hints=claude(),
+        ),
+        said("Done."),
+    )
+    assert placed.epoch == 1
+    assert [len(t["turns"]) for t in play.threads()] == [1, 1]
+    assert play.threads()[0]["turns"][0]["cause"] == "completed"
+    assert len(play.tree()["sessions"]) == 1
+
+
+def test_SES_03_siblings_with_equal_messages_are_told_apart_by_agent() -> None:
+    play = Play()
+    play.step(request(TASK, hints=claude()), call(ID, "Agent"), call(OTHER, "Agent"))
+    one, two = request(user("Go."), hints=claude(agent="a1")), request(user("Go."), hints=claude(agent="a2"))
+    a, b = play.ask(one), play.ask(two)
+    play.answer(a, call("toolu_aa11bb22cc"))
+    play.answer(b, call("toolu_aa11bb22dd"))
+    play.step(grown(one, assistant(call("toolu_aa11bb22cc")), results(result("toolu_aa11bb22cc"))), said("1"))
+    play.step(grown(two, assistant(call("toolu_aa11bb22dd")), results(result("toolu_aa11bb22dd"))), said("2"))
+    assert play.shape() == [[[[[0]]], [[[1], [3]]], [[[2], [4]]]]]
+    assert a.root_turn == b.root_turn == play.threads()[0]["turns"][0]["id"]
+
+
+def test_SES_04_unrelated_conversations_are_sessions_of_their_own() -> None:
+    play = Play()
+    asked = [request(user(f"question {n}")) for n in range(3)]
+    placed = [play.ask(one) for one in asked]
+    for n, one in enumerate(placed):
+        play.answer(one, said(f"answer number {n}"))
+    for n, one in enumerate(asked):
+        play.step(grown(one, assistant(said(f"answer number {n}")), user("more")), said("ok"))
+    assert play.shape() == [[[[[0]], [[3]]]], [[[[1]], [[4]]]], [[[[2]], [[5]]]]]
+
+
+def test_SES_09_history_held_by_the_provider_is_chained_by_id() -> None:
+    play = Play()
+    play.step(request(TASK), call("call_0"), response_id="resp_0")
+    for n in range(1, 5):
+        last = n == 4
+        items = (said("done"),) if last else (call(f"call_{n}"),)
+        play.step(
+            request(results(result(f"call_{n - 1}")), held=f"resp_{n - 1}"), *items, response_id=f"resp_{n}"
+        )
+    assert play.shape() == [[[[[0], [1], [2], [3], [4]]]]]
+    placed = play.step(request(user("hello"), held="resp_unknown"), said("hi"))
+    assert placed.new_thread and play.threads()[1]["partial"]
+
+
+def test_SES_10_a_title_call_is_no_step_of_the_turn() -> None:
+    play = Play()
+    title = request(user("Write a title"), hints=claude(), tools=(), output_schema=True)
+    side = play.ask(title)
+    main = play.ask(request(TASK, hints=claude()))
+    play.answer(side, said("Project talk"))
+    play.answer(main, call(ID))
+    assert (side.kind, main.kind) == ("side", "main")
+    assert side.root_turn == main.turn
+    assert play.threads()[1]["turns"][0]["open"]
+    later = play.step(request(user("Write another title"), hints=claude(), tools=()), said("Talk"))
+    assert later.root_turn == main.turn and play.threads()[1]["turns"][0]["open"]
+
+
+def test_a_subagent_without_ids_is_told_by_its_task() -> None:
+    play = Play()
+    handed = '{"agent":"poet","prompt":"Write a poem about the sea and its ships."}'
+    play.step(request(TASK), call(ID, "Agent", handed))
+    sub = play.step(request(user("Write a poem about the sea and its ships.")), said("Waves."))
+    other = play.step(request(user("What is the capital of France?")), said("Paris"))
+    assert sub.kind == "subagent" and other.kind == "main"
+    assert play.threads()[1]["parent"] == play.threads()[0]["id"]
+    assert len(play.tree()["sessions"]) == 2
+
+
+def test_tenants_never_share_a_thread() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, call(ID), identity=Identity(key="a"))
+    next_ = grown(first, assistant(call(ID)), results(result(ID)))
+    placed = play.step(next_, said("ok"), identity=Identity(key="b"))
+    assert placed.new_thread and len(play.tree()["sessions"]) == 2
+
+
+def test_a_label_names_the_session_and_merges_no_threads() -> None:
+    play = Play()
+    night = Identity(labels={"session": "nightly"})
+    play.step(request(user("one")), said("1"), identity=night)
+    play.step(request(user("two")), said("2"), identity=night)
+    assert play.shape() == [[[[[0]]], [[[1]]]]]
+
+
+def test_a_refused_request_is_no_step_and_its_retry_resumes_the_turn() -> None:
+    play = Play()
+    asked = request(TASK)
+    exchange = play.ask(request(user("warm up"))).exchange
+    placed = play.tracker.place(replace(exchange, id="exc_r", number=7), asked, play.now_ns)
+    play.tracker.refuse(placed, Terminal("deny", "budgets", "code", "full", cause="spend"), play.now_ns)
+    play.answer(placed, outcome="refused")
+    refused = play.threads()[1]["turns"]
+    assert [turn["cause"] for turn in refused] == ["spend"] and refused[0]["steps"] == []
+    play.step(asked, said("Hello."))
+    resumed = play.threads()[1]["turns"]
+    assert len(resumed) == 1 and resumed[0]["cause"] == "completed"
+    assert [step["exchanges"] for step in resumed[0]["steps"]] == [[7, 1]]
+    assert "turn/resume" in [record.type for record in play.records]
+
+
+def test_input_right_after_a_refusal_joins_the_refused_turn() -> None:
+    for wait, turns in ((5, 1), (11, 2)):
+        play = Play()
+        first = request(TASK)
+        play.step(first, call(ID))
+        asked = grown(first, assistant(call(ID)), results(result(ID)))
+        exchange = replace(play.ask(request(user("x"))).exchange, id="exc_r", number=9)
+        placed = play.tracker.place(exchange, asked, play.now_ns)
+        play.tracker.refuse(placed, Terminal("deny", "budgets", "c", "m", cause="steps"), play.now_ns)
+        play.answer(placed, outcome="refused", after_s=0)
+        play.ask(grown(asked, user("continue")), after_s=wait)
+        assert len(play.threads()[0]["turns"]) == turns, wait
+
+
+def test_a_request_whose_reply_is_still_on_its_way_is_placed_as_its_continuation() -> None:
+    play = Play()
+    first = request(TASK)
+    slow = play.ask(first)
+    ahead = play.ask(grown(first, assistant(call(ID)), results(result(ID))))
+    play.answer(slow, call(ID))
+    play.answer(ahead, said("ok"))
+    assert play.shape() == [[[[[0], [1]]]]]
+    assert play.causes() == ["completed"]
+    assert play.threads()[0]["turns"][0]["steps"][0]["tool_results"] == [{"id": ID, "is_error": False}]
+
+
+def test_time_ends_what_nobody_continues() -> None:
+    play = Play()
+    play.step(request(user("one")), call(ID))
+    play.step(request(user("two")), outcome="failed")
+    play.step(request(user("three")), outcome="client_gone")
+    running = play.ask(request(user("four")))
+    play.tracker.tick(play.now_ns + 1_780 * 10**9)
+    assert play.causes() == [None, None, None, None]
+    play.tracker.tick(play.now_ns + 1_801 * 10**9)
+    assert play.causes() == ["abandoned", "error", "interrupted", None]
+    play.answer(running, said("late"))
+    assert play.causes()[-1] == "completed"
+
+
+def test_an_abandoned_turn_is_resumed_by_its_results() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, call(ID))
+    play.tracker.tick(play.now_ns + 2_000 * 10**9)
+    play.step(grown(first, assistant(call(ID)), results(result(ID))), said("ok"))
+    assert play.causes() == ["completed"] and play.shape() == [[[[[0], [1]]]]]
+
+
+def test_long_sessions_stay_small() -> None:
+    play = Play()
+    asked = request(user("x" * 200))
+    for n in range(600):
+        id = f"toolu_{n:06d}zz"
+        play.step(asked, call(id))
+        asked = grown(asked, assistant(call(id)), results(result(id)))
+        if n % 100 == 0:
+            play.records.clear()
+    (thread,) = play.tracker.shelf.threads.values()
+    assert len(thread.steps) < 48
+    scope = thread.scope
+    assert len(scope.asks) < 48 and len(scope.replies) < 48 and len(scope.calls) < 48
+    assert play.tracker.shelf.held_bytes < 200_000
+
+
+def test_many_threads_stay_bounded() -> None:
+    play = Play()
+    play.tracker.shelf._max_threads = 10
+    for n in range(50):
+        play.step(request(user(f"question {n}")), said("a"))
+    assert len(play.tracker.shelf.threads) == 10
+    (scope,) = play.tracker.shelf.scopes.values()
+    assert len(scope.asks) == 10 and len(scope.threads) == 10
