@@ -1,0 +1,173 @@
+"""HTTP/1.1 heads and framing as bytes: what may cross a hop, and how it is written.
+
+Pure functions and constants, no IO. Names, case, order, repeats and latin-1 bytes of fields are
+kept as they came; only hop-by-hop fields, the fields that ``Connection`` names, ``TE`` and
+``Trailer`` stay behind, and nothing is ever added except ``Connection`` where this hop needs it.
+
+The one invariant: a body leaves with the framing it came with (length, chunked, ended by close),
+so neither side can read a message as longer or shorter than we did.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+Fields = Sequence[tuple[bytes, bytes]]
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"upgrade",
+    }
+)
+"""Never forwarded. ``Transfer-Encoding`` is not among them: it goes on with the same framing."""
+
+OWN_PREFIX = b"x-looptap-"
+"""Request fields meant for us (labels, a virtual key): read here, never forwarded."""
+
+KEPT_WHATEVER_CONNECTION_SAYS = frozenset({b"content-length", b"transfer-encoding", b"host"})
+"""``Connection: content-length`` must not unframe a message (a known smuggling trick)."""
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+class Framing(Enum):
+    """How the end of a body is told."""
+
+    NONE = "no body"
+    LENGTH = "content-length"
+    CHUNKED = "chunked"
+    UNTIL_CLOSE = "ended by close"
+
+
+@dataclass(frozen=True, slots=True)
+class WireLimits:
+    """Sizes, counts and patience of the data port. Times in seconds."""
+
+    max_target: int = 64 * 1024
+    """Bytes of a request target; above: 414."""
+    max_fields: int = 256 * 1024
+    """Bytes of all fields of a request; above: 431."""
+    max_field_count: int = 1000
+    max_reply_fields: int = 1024 * 1024
+    """Bytes of all fields of a response; above: the reply is refused with 502."""
+    max_buffered: int = 512 * 1000 * 1000
+    """Bytes of request bodies held whole at once; when reached, reading waits for room."""
+    max_unclaimed: int = 64 * 1024
+    """Bytes read ahead of the exchange that will take them (pipelining, bodies while connecting)."""
+    max_connections: int = 10_000
+    head_s: float = 30
+    """From the first byte of a head to its end."""
+    idle_s: float = 900
+    """A client connection between requests."""
+    silence_s: float = 3600
+    """No byte from the upstream, or from a client that owes its body. Long thinking is silent for
+    minutes, so this is far above any provider's own limit; dead peers are found by TCP keep-alive."""
+    stalled_write_s: float = 900
+    """A peer that does not read what we have for it."""
+    linger_s: float = 10
+    """How long the rest of a request is read and dropped after an early answer."""
+    room_s: float = 30
+    """How long bodies wait for room under ``max_buffered`` before the newest is refused."""
+    drain_s: float = 60
+    """``on_abort: drain``: how long a reply is read on after its client left."""
+
+
+def request_head(
+    method: str, target: str, host: bytes, fields: Fields, *, length: int | None = None, upgrade: bool = False
+) -> bytes:
+    """The head for the upstream: the client's own, with ``Host`` put right.
+
+    ``length`` replaces the value of ``Content-Length`` in its place (an edited body).
+    """
+    named = connection_options(fields)
+    lines = [f"{method} {target} HTTP/1.1".encode("latin-1")]
+    seen_host = False
+    for name, value in fields:
+        low = name.lower()
+        if low == b"host":
+            seen_host = True
+            lines.append(name + b": " + host)
+        elif low in HOP_BY_HOP:
+            if upgrade and low == b"connection":
+                lines.append(name + b": Upgrade")
+            elif upgrade and low == b"upgrade":
+                lines.append(name + b": " + value)
+        elif low in named and low not in KEPT_WHATEVER_CONNECTION_SAYS:
+            continue
+        elif length is not None and low == b"content-length":
+            lines.append(b"%b: %d" % (name, length))
+        else:
+            lines.append(name + b": " + value)
+    if not seen_host:
+        lines.insert(1, b"Host: " + host)
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines)
+
+
+def response_head(
+    status: int, reason: bytes, fields: Fields, *, close: bool, chunked: bool = True, upgrade: bool = False
+) -> bytes:
+    """The head for the client. ``chunked=False`` leaves the transfer coding out (HTTP/1.0 clients)."""
+    named = connection_options(fields)
+    lines = [b"HTTP/1.1 %d %b" % (status, reason)]
+    for name, value in fields:
+        low = name.lower()
+        if low in HOP_BY_HOP:
+            if upgrade and low in (b"connection", b"upgrade"):
+                lines.append(name + b": " + value)
+        elif low == b"transfer-encoding":
+            if chunked:
+                lines.append(name + b": " + value)
+        elif low not in named or low in KEPT_WHATEVER_CONNECTION_SAYS:
+            lines.append(name + b": " + value)
+    if close:
+        lines.append(b"Connection: close")
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines)
+
+
+_PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"})
+_NOTHING: frozenset[bytes] = frozenset()
+
+
+def connection_options(fields: Fields) -> frozenset[bytes]:
+    """What the ``Connection`` fields name, in lower case."""
+    found: frozenset[bytes] = _NOTHING
+    for name, value in fields:
+        if len(name) == 10 and name.lower() == b"connection":
+            if value in _PLAIN_CONNECTION and not found:
+                found = _PLAIN_OPTIONS[value]
+            else:
+                found |= {option.strip(b" \t").lower() for option in value.split(b",")}
+    return found
+
+
+_PLAIN_OPTIONS = {value: frozenset({value.lower()}) for value in _PLAIN_CONNECTION}
+
+
+def without_own_fields(fields: Fields) -> tuple[tuple[bytes, bytes], ...]:
+    """The fields without those that were meant for us."""
+    return tuple(field for field in fields if not field[0].lower().startswith(OWN_PREFIX))
+
+
+def chunk(data: bytes) -> bytes:
+    """One frame of a chunked body; ``data`` is never empty (that would end the body)."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def response_framing(method: str, status: int, length: bytes | None, coding: bytes | None) -> Framing:
+    """How a response's body ends, by RFC 9112 section 6.3."""
+    if method == "HEAD" or status in (204, 304) or status < 200:
+        return Framing.NONE
+    if coding is not None:
+        last = coding.rpartition(b",")[2].strip(b" \t").lower()
+        return Framing.CHUNKED if last == b"chunked" else Framing.UNTIL_CLOSE
+    return Framing.LENGTH if length is not None else Framing.UNTIL_CLOSE
