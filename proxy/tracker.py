@@ -23,11 +23,12 @@ index before it is forwarded; two requests of one session never wait for each ot
 """
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from proxy import telling
 from proxy.births import JOIN_NS, Births, origin_of, spawner
+from proxy.heads import head, revive
 from proxy.likeness import opening, reply_text
 from proxy.model import (
     Attempt,
@@ -386,6 +387,27 @@ class Tracker:
         """A thread leaves memory: what was open in it will not be heard of again."""
         if thread.turn is not None and thread.turn.open:
             self._end_turn(thread.turn, "abandoned")
+
+    # -- heads: how threads outlive the process
+
+    def head(self, placement: Placement) -> dict[str, Any]:
+        """The thread of a placement as a JSON-ready head for a ``ThreadStore``."""
+        return head(placement.thread_state)
+
+    def heads(self) -> list[dict[str, Any]]:
+        """Heads of all threads at hand, those in use last."""
+        return [head(thread) for thread in self.shelf.threads.values()]
+
+    def load(self, heads: Iterable[Mapping[str, Any]]) -> int:
+        """Take in heads that are not at hand yet; answers how many were."""
+        count = 0
+        for value in heads:
+            thread = revive(value, self.shelf)
+            if thread is not None:
+                count += 1
+                if thread.turn is not None and thread.turn.open:
+                    self._watch(thread.turn, thread.turn.last_ns + self.idle_after_ns)
+        return count
 
     # -- turns and steps
 

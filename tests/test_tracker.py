@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import orjson
+
 from proxy.model import Hints, Identity, Item
 from proxy.verdict import Terminal
 from tests.play import (
@@ -49,7 +51,8 @@ def test_thinking_that_the_client_loses_does_not_hide_the_thread() -> None:
         grown(first, assistant(said("Let me look."), call(ID)), results(result(ID))), said("ok")
     )
     assert play.shape() == [[[[[0], [1]]]]]
-    assert placed.matched_by == "prefix" and not placed.rewritten
+    assert placed.matched_by == "prefix"
+    assert not placed.rewritten
 
 
 def test_steering_text_beside_results_stays_in_the_turn() -> None:
@@ -230,7 +233,8 @@ def test_a_truncated_history_is_found_by_content() -> None:
     placed = play.step(
         request(assistant(said("It is a small demo project.")), user("Thanks. Run it.")), said("ok")
     )
-    assert placed.matched_by == "content" and placed.epoch == 1
+    assert placed.matched_by == "content"
+    assert placed.epoch == 1
     assert play.shape() == [[[[[0]], [[1]]]]]
     assert play.threads()[0]["matched_by"] == "content"
 
@@ -264,10 +268,12 @@ def test_SES_01_a_subagent_with_the_parents_session_is_no_compaction() -> None:
         play.step(asked, spawn)
         history += [assistant(spawn), results(result(f"toolu_{n:04d}ffaa"))]
     sub = play.ask(request(user("Count the files."), hints=claude(agent="a1")))
-    assert sub.kind == "subagent" and sub.epoch == 0
+    assert sub.kind == "subagent"
+    assert sub.epoch == 0
     main, child = play.threads()
     assert child["parent"] == main["id"]
-    assert main["turns"][0]["open"] and len(main["turns"]) == 1
+    assert main["turns"][0]["open"]
+    assert len(main["turns"]) == 1
     assert sub.root_turn == main["turns"][0]["id"]
 
 
@@ -331,7 +337,8 @@ def test_SES_09_history_held_by_the_provider_is_chained_by_id() -> None:
         )
     assert play.shape() == [[[[[0], [1], [2], [3], [4]]]]]
     placed = play.step(request(user("hello"), held="resp_unknown"), said("hi"))
-    assert placed.new_thread and play.threads()[1]["partial"]
+    assert placed.new_thread
+    assert play.threads()[1]["partial"]
 
 
 def test_SES_10_a_title_call_is_no_step_of_the_turn() -> None:
@@ -345,7 +352,8 @@ def test_SES_10_a_title_call_is_no_step_of_the_turn() -> None:
     assert side.root_turn == main.turn
     assert play.threads()[1]["turns"][0]["open"]
     later = play.step(request(user("Write another title"), hints=claude(), tools=()), said("Talk"))
-    assert later.root_turn == main.turn and play.threads()[1]["turns"][0]["open"]
+    assert later.root_turn == main.turn
+    assert play.threads()[1]["turns"][0]["open"]
 
 
 def test_a_subagent_without_ids_is_told_by_its_task() -> None:
@@ -354,7 +362,8 @@ def test_a_subagent_without_ids_is_told_by_its_task() -> None:
     play.step(request(TASK), call(ID, "Agent", handed))
     sub = play.step(request(user("Write a poem about the sea and its ships.")), said("Waves."))
     other = play.step(request(user("What is the capital of France?")), said("Paris"))
-    assert sub.kind == "subagent" and other.kind == "main"
+    assert sub.kind == "subagent"
+    assert other.kind == "main"
     assert play.threads()[1]["parent"] == play.threads()[0]["id"]
     assert len(play.tree()["sessions"]) == 2
 
@@ -365,7 +374,8 @@ def test_tenants_never_share_a_thread() -> None:
     play.step(first, call(ID), identity=Identity(key="a"))
     next_ = grown(first, assistant(call(ID)), results(result(ID)))
     placed = play.step(next_, said("ok"), identity=Identity(key="b"))
-    assert placed.new_thread and len(play.tree()["sessions"]) == 2
+    assert placed.new_thread
+    assert len(play.tree()["sessions"]) == 2
 
 
 def test_a_label_names_the_session_and_merges_no_threads() -> None:
@@ -384,10 +394,12 @@ def test_a_refused_request_is_no_step_and_its_retry_resumes_the_turn() -> None:
     play.tracker.refuse(placed, Terminal("deny", "budgets", "code", "full", cause="spend"), play.now_ns)
     play.answer(placed, outcome="refused")
     refused = play.threads()[1]["turns"]
-    assert [turn["cause"] for turn in refused] == ["spend"] and refused[0]["steps"] == []
+    assert [turn["cause"] for turn in refused] == ["spend"]
+    assert refused[0]["steps"] == []
     play.step(asked, said("Hello."))
     resumed = play.threads()[1]["turns"]
-    assert len(resumed) == 1 and resumed[0]["cause"] == "completed"
+    assert len(resumed) == 1
+    assert resumed[0]["cause"] == "completed"
     assert [step["exchanges"] for step in resumed[0]["steps"]] == [[7, 1]]
     assert "turn/resume" in [record.type for record in play.records]
 
@@ -438,7 +450,8 @@ def test_an_abandoned_turn_is_resumed_by_its_results() -> None:
     play.step(first, call(ID))
     play.tracker.tick(play.now_ns + 2_000 * 10**9)
     play.step(grown(first, assistant(call(ID)), results(result(ID))), said("ok"))
-    assert play.causes() == ["completed"] and play.shape() == [[[[[0], [1]]]]]
+    assert play.causes() == ["completed"]
+    assert play.shape() == [[[[[0], [1]]]]]
 
 
 def test_long_sessions_stay_small() -> None:
@@ -453,7 +466,9 @@ def test_long_sessions_stay_small() -> None:
     (thread,) = play.tracker.shelf.threads.values()
     assert len(thread.steps) < 48
     scope = thread.scope
-    assert len(scope.asks) < 48 and len(scope.replies) < 48 and len(scope.calls) < 48
+    assert len(scope.asks) < 48
+    assert len(scope.replies) < 48
+    assert len(scope.calls) < 48
     assert play.tracker.shelf.held_bytes < 200_000
 
 
@@ -464,4 +479,32 @@ def test_many_threads_stay_bounded() -> None:
         play.step(request(user(f"question {n}")), said("a"))
     assert len(play.tracker.shelf.threads) == 10
     (scope,) = play.tracker.shelf.scopes.values()
-    assert len(scope.asks) == 10 and len(scope.threads) == 10
+    assert len(scope.asks) == 10
+    assert len(scope.threads) == 10
+
+
+def test_a_restart_in_mid_turn_continues_the_turn() -> None:
+    play = Play()
+    first = request(TASK, hints=claude())
+    play.step(first, said("Let me look."), call(ID))
+    heads = orjson.loads(orjson.dumps(play.tracker.heads()))
+    after = Play(now_ns=play.now_ns, count=play.count, ids=play.ids, records=play.records)
+    assert after.tracker.load(heads) == 1
+    assert after.tracker.load(heads) == 0
+    asked = grown(first, assistant(said("Let me look."), call(ID)), results(result(ID)))
+    after.step(asked, said("A demo."))
+    assert after.shape() == [[[[[0], [1]]]]]
+    assert after.causes() == ["completed"]
+    after.step(grown(asked, assistant(said("A demo.")), user("more")), said("ok"))
+    assert after.shape() == [[[[[0], [1]], [[2]]]]]
+
+
+def test_a_request_under_way_at_a_restart_is_asked_again() -> None:
+    play = Play()
+    first = request(TASK)
+    play.ask(first)
+    after = Play(now_ns=play.now_ns, count=play.count, ids=play.ids, records=play.records)
+    after.tracker.load(orjson.loads(orjson.dumps(play.tracker.heads())))
+    after.step(first, said("A demo."))
+    assert len(after.threads()) == 1
+    assert after.causes() == ["completed"]
