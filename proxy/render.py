@@ -73,9 +73,11 @@ def draw_session(session: Json, findings: Sequence[Json], screen: Screen) -> lis
 
 
 def draw_turn(turn: Json, findings: Sequence[Json], screen: Screen) -> list[Text]:
-    """A turn with its steps."""
+    """A turn with its steps, and the threads that it started where ``threads`` holds them."""
     read = read_turn(turn, findings)
-    return _draw(_Pen(screen).turn(read, ()), _window([read.began, read.ended]), screen)
+    children = read_session({"threads": turn.get("threads")}, findings).roots
+    times = [t for c in children for x in c.turns for t in (x.began, x.ended)]
+    return _draw(_Pen(screen).turn(read, children), _window([read.began, read.ended, *times]), screen)
 
 
 def draw_step(step: Json, findings: Sequence[Json], screen: Screen) -> list[Text]:

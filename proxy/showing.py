@@ -1,0 +1,87 @@
+"""What `looptap show`, `run` and `demo` put on the screen: ids resolved, trees built and drawn.
+
+Reads the record through ``Reader`` and knows no SQL; draws through ``render`` and knows no
+glyphs. Trees come from ``trees`` and ``details``, the same for records of a live run, of the
+store and of a replay.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.text import Text
+
+from proxy.details import Details
+from proxy.model import Record
+from proxy.render import draw_session, draw_step, draw_turn
+from proxy.screen import Screen
+from proxy.trees import Forest
+
+Json = dict[str, Any]
+
+
+class Album:
+    """Records turned into complete trees, by id."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.forest = Forest()
+        self.details = Details()
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Take one record."""
+        self.forest.add(record)
+        self.details.add(record)
+
+    def session(self, id: str) -> Json:
+        """A session with everything that is known of it."""
+        return self.details.complete(self.forest.session(id, more=True))
+
+    def sessions(self) -> list[Json]:
+        """All sessions, in the order in which they began."""
+        return [self.session(id) for id in self.forest.sessions]
+
+    def find(self, id: str) -> Json | None:
+        """A session, turn or step by its whole id; None where the records hold none of it."""
+        if id in self.forest.sessions:
+            return self.session(id)
+        for session in self.sessions():
+            for thread in session["threads"]:
+                if thread["id"] == id:
+                    return session
+                for turn in thread["turns"]:
+                    if turn["id"] == id:
+                        return self._with_children(turn, thread["id"], session)
+                    found = next((s for s in turn["steps"] if s["id"] == id), None)
+                    if found is not None:
+                        return dict(found)
+        return None
+
+    @staticmethod
+    def _with_children(turn: Json, thread: str, session: Json) -> Json:
+        """A turn together with the threads that it started."""
+        below = [t for t in session["threads"] if t.get("parent_turn") == turn["id"] and t["id"] != thread]
+        return {**turn, "threads": below} if below else dict(turn)
+
+    def draw(self, node: Json, screen: Screen) -> list[Text]:
+        """A node of the tree as lines."""
+        findings = self.forest.findings
+        if str(node["id"]).startswith("ses_"):
+            return draw_session(node, findings, screen)
+        if str(node["id"]).startswith("stp_"):
+            return draw_step(node, findings, screen)
+        return draw_turn(node, findings, screen)
+
+    def draw_all(self, screen: Screen) -> list[Text]:
+        """Every session, with a blank line between two."""
+        lines: list[Text] = []
+        for session in self.sessions():
+            if lines:
+                lines.append(Text())
+            lines.extend(self.draw(session, screen))
+        return lines
+
+    def answer(self, node: Json) -> Json:
+        """The same for machines: the node under its noun, and the findings its steps point into."""
+        noun = {"ses_": "session", "stp_": "step"}.get(str(node["id"])[:4], "turn")
+        return {noun: node, "findings": self.forest.findings}
