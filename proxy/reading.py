@@ -12,25 +12,22 @@ follows is parsed strictly as list elements and fields. Whatever does not fit th
 keys, a list that is none, elements that are no objects) is read plainly and never serves as a base.
 """
 
-import re
 from array import array
-from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-import msgspec
 import orjson
 
+from proxy.layout import Layout, common_prefix, common_suffix, compare, follow, mended, same_text, survey
 from proxy.model import Exchange, Item, Message, ModelRequest, Splice
 from proxy.ports import Dialect, Unreadable
 
 SEED = bytes(16)
 """Where every chain begins: the history of nothing."""
 
-_CHUNK = 65_536
 _KEYED_BYTES = 96
 """Bytes of the list's beginning that group readings; the probes then tell them apart."""
 _SIBLINGS = 64
@@ -48,16 +45,6 @@ _SESSION_FIELDS = (
     b"x-session-id",
 )
 _UNREAD_FIELDS = frozenset({b"content-length", b"traceparent", b"tracestate", b"x-request-id", b"date"})
-_SPACE = b" \t\n\r"
-_GAP = re.compile(rb"[ \t\n\r]*")
-_KEY = re.compile(rb'[ \t\n\r]*("[^"\\]*(?:\\.[^"\\]*)*")[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
-_ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)",
-    re.DOTALL,
-)
-
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 @dataclass(slots=True)
@@ -85,23 +72,6 @@ class Reading:
     def weight(self) -> int:
         """Rough bytes that this reading holds: the body, its text as items, the objects."""
         return 2 * len(self.body) + 900 * len(self.starts) + 2_000
-
-
-@dataclass(slots=True)
-class _Layout:
-    """Where everything stands in a body, and which messages a base already has."""
-
-    spans: dict[str, tuple[int, int]]
-    list_start: int
-    list_end: int
-    starts: "array[int]"
-    ends: "array[int]"
-    head: int = 0
-    """Leading messages whose bytes are the base's."""
-    tail: int = 0
-    """Trailing ones."""
-    framed: bool = False
-    """Everything outside the list is the base's."""
 
 
 class Library:
@@ -171,19 +141,19 @@ class Library:
 
 def read(dialect: Dialect, exchange: Exchange, body: bytes, base: Reading | None = None) -> Reading:
     """Read one body, from a base where one is given. Pure; raises Unreadable."""
-    layout: _Layout | None = None
+    layout: Layout | None = None
     splice: Splice | None = None
     if base is not None and base.list_start:
         prefix = common_prefix(base.body, body)
         splice = Splice(base.exchange, prefix, common_suffix(base.body, body, prefix))
         if prefix >= base.list_start:
-            layout = _follow(dialect.list_key, base, body, splice)
+            layout = follow(dialect.list_key, base, body, splice)
     if layout is None:
-        layout = _survey(dialect.list_key, body)
+        layout = survey(dialect.list_key, body)
         if layout is None:
             return _read_plainly(dialect, exchange, body)
         if base is not None and base.list_start:
-            _compare(base, body, layout)
+            compare(base, body, layout)
         else:
             base = None
     fields, changed = _fields(body, layout, base)
@@ -202,226 +172,18 @@ def read(dialect: Dialect, exchange: Exchange, body: bytes, base: Reading | None
     )  # fmt: skip
 
 
-# -- where things stand
-
-
-def _survey(list_key: str, body: bytes) -> _Layout | None:
-    """Find every field and message of a body; None where it is no plain object with a list."""
-    try:
-        raws = _OBJECT.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Unreadable(f"the body is no JSON object: {type(error).__name__}") from None
-    start = body.index(b"{") + 1
-    spans = _walk_fields(body, start, raws)
-    if spans is None or list_key not in spans:
-        return None
-    at, end = spans.pop(list_key)
-    if body[at] != 0x5B:
-        return None
-    elements = _elements(body, at + 1, 0, _LIST.decode(raws[list_key]))
-    if elements is None:
-        return None
-    return _Layout(spans, at + 1, end - 1, *elements)
-
-
-def _follow(list_key: str, base: Reading, body: bytes, splice: Splice) -> _Layout | None:
-    """Lay out a body whose text is the base's into the list; None where that does not hold."""
-    head = bisect_right(base.ends, splice.prefix)
-    cut = base.ends[head - 1] if head else base.list_start
-    behind = len(base.body) - base.list_end
-    shift = len(body) - len(base.body)
-    if splice.suffix >= behind and base.list_end + shift >= cut:
-        return _follow_list(base, body, splice, head, cut, base.list_end + shift)
-    rest = body[cut:].lstrip(_SPACE)
-    if head:
-        if rest[:1] == b",":
-            rest = rest[1:].lstrip(_SPACE)
-            if rest[:1] == b"]":
-                return None
-        elif rest[:1] != b"]":
-            return None
-    opening = b'{"' + list_key.encode() + b'":['
-    text = opening + rest
-    offset = len(body) - len(text)
-    try:
-        raws = _OBJECT.decode(text)
-        fields = _walk_fields(text, 1, raws)
-        if fields is None:
-            return None
-        elements = _elements(text, len(opening), offset, _LIST.decode(raws[list_key]))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
-    if elements is None:
-        return None
-    list_end = fields.pop(list_key)[1] - 1 + offset
-    spans = {name: span for name, span in base.spans.items() if span[0] < base.list_start}
-    for name, (start, end) in fields.items():
-        if name in spans:
-            return None
-        spans[name] = (start + offset, end + offset)
-    starts, ends = base.starts[:head] + elements[0], base.ends[:head] + elements[1]
-    return _Layout(spans, base.list_start, list_end, starts, ends, head)
-
-
-def _follow_list(
-    base: Reading, body: bytes, splice: Splice, head: int, cut: int, list_end: int
-) -> _Layout | None:
-    """The frame around the list is unchanged: lay out only the messages between."""
-    shift = len(body) - len(base.body)
-    first = bisect_left(base.starts, len(base.body) - splice.suffix)
-    while first < len(base.starts) and (first < head or base.starts[first] + shift < cut):
-        first += 1
-    tail = len(base.starts) - first
-    stop = base.starts[first] + shift if tail else list_end
-    middle = body[cut:stop].strip(_SPACE)
-    if head and tail and middle == b",":
-        middle = b""
-    else:
-        if head and middle:
-            if middle[:1] != b",":
-                return None
-            middle = middle[1:].lstrip(_SPACE)
-            if not middle:
-                return None
-        if tail and middle:
-            if middle[-1:] != b",":
-                return None
-            middle = middle[:-1].rstrip(_SPACE)
-            if not middle:
-                return None
-        elif tail and head:
-            return None  # no comma between two messages
-    text = b"[" + middle + b"]"
-    try:
-        raws = _LIST.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
-    at = body.find(middle, cut) if middle else cut
-    elements = _elements(text, 1, at - 1, raws)
-    if elements is None:
-        return None
-    starts = base.starts[:head] + elements[0] + array("q", [at + shift for at in base.starts[first:]])
-    ends = base.ends[:head] + elements[1] + array("q", [at + shift for at in base.ends[first:]])
-    spans = {
-        name: span if span[0] < base.list_start else (span[0] + shift, span[1] + shift)
-        for name, span in base.spans.items()
-    }
-    return _Layout(spans, base.list_start, list_end, starts, ends, head, tail, framed=True)
-
-
-def _compare(base: Reading, body: bytes, layout: _Layout) -> None:
-    """Find the leading and trailing messages that a base has too, wherever they stand now."""
-    known, starts, ends = base.body, base.starts, base.ends
-    most = min(len(starts), len(layout.starts))
-
-    def same(at: int) -> bool:
-        return _same(known, starts[at], ends[at], body, layout.starts[at], layout.ends[at])
-
-    head = tail = 0
-    while head < most and same(head):
-        head += 1
-    while tail < most - head and same(-1 - tail):
-        tail += 1
-    layout.head, layout.tail = head, tail
-
-
-def _same(one: bytes, start: int, end: int, other: bytes, from_: int, to: int) -> bool:
-    return end - start == to - from_ and other.startswith(one[start:end], from_)
-
-
-def _walk_fields(text: bytes, at: int, raws: Mapping[str, msgspec.Raw]) -> dict[str, tuple[int, int]] | None:
-    """Offsets of an object's values, given their lengths; None where a key stands twice."""
-    spans: dict[str, tuple[int, int]] = {}
-    for _ in range(len(raws)):
-        match = _KEY.match(text, at)
-        if match is None:
-            return None
-        name = orjson.loads(match[1])
-        raw = raws.get(name)
-        if raw is None or name in spans:
-            return None
-        start = match.end()
-        end = start + memoryview(raw).nbytes
-        if end - start < _CHUNK and not text.startswith(bytes(raw), start):
-            return None  # a later field of the same name
-        spans[name] = (start, end)
-        gap = _GAP.match(text, end)
-        assert gap is not None
-        at = gap.end() + 1
-        if text[gap.end() : at] != b",":
-            break
-    whole = len(spans) == len(raws) and text[at - 1 :].strip(_SPACE) == b"}"
-    return spans if whole or not raws else None
-
-
-def _elements(
-    text: bytes, at: int, offset: int, raws: Sequence[msgspec.Raw]
-) -> "tuple[array[int], array[int]] | None":
-    """Offsets of a list's elements; None where one is no object (its end would not show itself)."""
-    starts, ends = array("q"), array("q")
-    for raw in raws:
-        while text[at] in _SPACE:
-            at += 1
-        if text[at] != 0x7B:
-            return None
-        starts.append(at + offset)
-        at += memoryview(raw).nbytes
-        ends.append(at + offset)
-        while text[at] in _SPACE:
-            at += 1
-        at += 1
-    return starts, ends
-
-
-def common_prefix(one: bytes, other: bytes) -> int:
-    """Length of the text that two bodies begin with."""
-    most = min(len(one), len(other))
-    at = 0
-    while at < most:
-        step = min(_CHUNK, most - at)
-        if not other.startswith(one[at : at + step], at):
-            return at + _agreeing(one[at : at + step], other[at : at + step])
-        at += step
-    return most
-
-
-def common_suffix(one: bytes, other: bytes, prefix: int) -> int:
-    """Length of the text that two bodies end with, not counting their common prefix."""
-    most = min(len(one), len(other)) - prefix
-    size = 0
-    while size < most:
-        step = min(_CHUNK, most - size)
-        a = one[len(one) - size - step : len(one) - size]
-        b = other[len(other) - size - step : len(other) - size]
-        if a != b:
-            return size + _agreeing(a[::-1], b[::-1])
-        size += step
-    return most
-
-
-def _agreeing(one: bytes, other: bytes) -> int:
-    """How many leading bytes are equal, where not all are: halving, since comparing is the cheap part."""
-    low, high = 0, len(one)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-# -- what things say
-
-
-def _fields(body: bytes, layout: _Layout, base: Reading | None) -> tuple[dict[str, Any], bool]:
+def _fields(body: bytes, layout: Layout, base: Reading | None) -> tuple[dict[str, Any], bool]:
     """Parse the fields beside the list, unless the base has the very same text."""
     if base is not None and layout.framed:
         return base.fields, False
     fields: dict[str, Any] = {}
     changed = base is None or layout.spans.keys() != base.spans.keys()
     for name, (start, end) in layout.spans.items():
-        if base is not None and name in base.spans and _same(base.body, *base.spans[name], body, start, end):
+        if (
+            base is not None
+            and name in base.spans
+            and same_text(base.body, *base.spans[name], body, start, end)
+        ):
             fields[name] = base.fields[name]
         else:
             fields[name] = parse(body[start:end])
@@ -430,7 +192,7 @@ def _fields(body: bytes, layout: _Layout, base: Reading | None) -> tuple[dict[st
 
 
 def _messages(
-    dialect: Dialect, body: bytes, layout: _Layout, base: Reading | None
+    dialect: Dialect, body: bytes, layout: Layout, base: Reading | None
 ) -> tuple[tuple[Message, ...], int]:
     known = base.request.messages if base is not None else ()
     total = len(layout.starts)
@@ -450,7 +212,7 @@ def _messages(
 
 
 def _chain(
-    messages: Sequence[Message], done: tuple[bytes, ...], base: Reading | None, layout: _Layout
+    messages: Sequence[Message], done: tuple[bytes, ...], base: Reading | None, layout: Layout
 ) -> tuple[bytes, ...]:
     """Name every history prefix; stops hashing where the base's names are met again."""
     chain: list[bytes] = []
@@ -484,17 +246,10 @@ def parse(raw: bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
-        mended = _ESCAPE.sub(_whole, raw) if b"\\u" in raw else raw
         try:
-            return orjson.loads(mended)
+            return orjson.loads(mended(raw))
         except orjson.JSONDecodeError as error:
             raise Unreadable(f"the body is no valid JSON: {error.msg}") from None
-
-
-def _whole(match: "re.Match[bytes]") -> bytes:
-    text = match[0]
-    lone = len(text) == 6 and text[1:3].lower() == b"ud" and text[3:4].lower() in b"89abcdef"
-    return b"\\ufffd" if lone else text
 
 
 def _read_plainly(dialect: Dialect, exchange: Exchange, body: bytes) -> Reading:
