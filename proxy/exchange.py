@@ -35,6 +35,7 @@ from proxy.wire import (
 
 JOIN_BELOW = 64 * 1024
 """A body smaller than this leaves in one write with its head."""
+ID_BYTES = 10
 RESENDABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -122,6 +123,8 @@ class Shell:
     on_abort: Literal["cancel", "drain"] = "cancel"
     refuse_websocket: bool = False
     """Answer upgrades of ``/responses`` with 426 at once: what passes there cannot be held to caps."""
+    loop: asyncio.AbstractEventLoop = field(init=False)
+    """Asked for once: each question costs a system call before Python 3.12."""
     now: float = 0.0
     """The loop's time at the last sweep: near enough for every limit of the wire."""
     requests: int = 0
@@ -129,6 +132,14 @@ class Shell:
     open_streams: int = 0
     draining: set["LiveExchange"] = field(default_factory=set)
     stopping: bool = False
+    _random: bytes = b""
+
+    def new_id(self) -> str:
+        """A random exchange id; randomness is fetched for many at once."""
+        if len(self._random) < ID_BYTES:
+            self._random = os.urandom(256 * ID_BYTES)
+        taken, self._random = self._random[:ID_BYTES], self._random[ID_BYTES:]
+        return f"exc_{taken.hex()}"
 
 
 class LiveExchange:
@@ -147,7 +158,7 @@ class LiveExchange:
         self._client = client
         self._request = request
         self._task = task
-        self._id = "exc_" + os.urandom(10).hex()
+        self._id = shell.new_id()
         self._route: Route | None = None
         self._peer: Peer | None = None
         self.exchange: Exchange | None = None
@@ -325,7 +336,7 @@ class LiveExchange:
         if request.failure is not None:
             raise request.failure
         self._connection = connection
-        self._done = asyncio.get_running_loop().create_future()
+        self._done = self._shell.loop.create_future()
         self._progress = self._shell.now
         chunked = request.framing is Framing.CHUNKED
         last = request.complete

@@ -90,14 +90,16 @@ class IncomingRequest:
 
     __slots__ = (
         "_failure", "_held", "_keeps", "_pieces", "_room", "_size", "_take", "_unclaimed", "_waiter",
-        "complete", "connection", "expects_continue", "framing", "head", "http_1_0", "keep_alive",
+        "complete", "connection", "expects_continue", "framing", "head", "http_1_0", "keep_alive", "length",
         "own_fields", "upgrade",
     )  # fmt: skip
 
-    def __init__(self, connection: Held, room: Room, head: Head, framing: Framing) -> None:
+    def __init__(self, connection: Held, room: Room, head: Head, framing: Framing, length: int) -> None:
         self.connection = connection
         self.head = head
         self.framing = framing
+        self.length = length
+        """As announced; 0 where it is not."""
         self.http_1_0 = False
         self.keep_alive = True
         self.expects_continue = False
@@ -161,8 +163,7 @@ class IncomingRequest:
 
     async def whole(self) -> bytes:
         """The entire body, held until ``release``. Raises BadRequest."""
-        length = self.head.get(b"content-length")
-        if length is not None and int(length) > self._room.limit:
+        if self.length > self._room.limit:
             raise too_large(self._room.limit)
         self._claim()
         if self._size:

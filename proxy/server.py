@@ -101,8 +101,9 @@ class Server:
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address (port 0 picks a free one)."""
-        loop = asyncio.get_running_loop()
+        loop = self.shell.loop = asyncio.get_running_loop()
         self.shell.now = loop.time()
+        self.shell.pool.sweep(self.shell.now)
         self._listener = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=4096)
         self._sweeper = loop.call_later(SWEEP_S, self._sweep)
         address = self._listener.sockets[0].getsockname()
@@ -157,7 +158,7 @@ class Server:
             self._empty.set()
 
     def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self.shell.loop
         now = self.shell.now = loop.time()
         self._sweeper = loop.call_later(SWEEP_S, self._sweep)
         unread: dict[int, ClientConnection] = {}
@@ -313,7 +314,7 @@ class ClientConnection(asyncio.Protocol):
     def _watch_head(self, size: int) -> None:
         """A head that is not complete yet: bound its size and its time."""
         if not self._head_since:
-            self._head_since = asyncio.get_running_loop().time()
+            self._head_since = self._shell.loop.time()
         self._overhead += size
         limits = self._limits
         if self._overhead > limits.max_target + limits.max_fields:
@@ -356,14 +357,15 @@ class ClientConnection(asyncio.Protocol):
         self._overhead = 0
         if self._field_bytes > limits.max_fields or len(self._fields) > limits.max_field_count:
             raise BadRequest(431, f"the request's fields exceed {limits.max_fields} bytes")
-        method = parser.get_method().decode("ascii")
+        method = _METHODS.get(parser.get_method()) or parser.get_method().decode("ascii")
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise BadRequest(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
         if method == "CONNECT":
             raise BadRequest(405, "Looptap is no forward proxy")
         head = Head(method, self._target.decode("latin-1"), tuple(self._fields))
-        request = IncomingRequest(self, self._shell.room, head, _request_framing(special))
+        framing, length = _request_framing(special)
+        request = IncomingRequest(self, self._shell.room, head, framing, length)
         request.own_fields = self._own_fields
         if special:
             options = special.get(b"connection", b"").lower()
@@ -413,8 +415,8 @@ class ClientConnection(asyncio.Protocol):
         if arriving is not None and self._replaying:
             # Not one that we carry (h2c): the body is HTTP all the same. A head of the same framing
             # brings the fresh parser to where the body begins.
-            length = arriving.head.get(b"content-length")
-            framing = b"Transfer-Encoding: chunked" if length is None else b"Content-Length: " + length
+            chunked = arriving.framing is Framing.CHUNKED
+            framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % arriving.length
             self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
             self._replaying = False
         if tail:
@@ -426,7 +428,7 @@ class ClientConnection(asyncio.Protocol):
             self.unclaimed(_HEAD_WEIGHT)
             self._last_request = not request.keep_alive or request.http_1_0
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._serve())
+            self._task = self._shell.loop.create_task(self._serve())
         elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -455,7 +457,7 @@ class ClientConnection(asyncio.Protocol):
                     self.finish()
                     return
                 self._idle_since = self._shell.now
-                self._waiter = asyncio.get_running_loop().create_future()
+                self._waiter = self._shell.loop.create_future()
                 await self._waiter
                 self._waiter = None
             request = self._queue.popleft()
@@ -603,18 +605,20 @@ class ClientConnection(asyncio.Protocol):
 
 
 _SPECIAL = frozenset({b"host", b"connection", b"content-length", b"transfer-encoding", b"expect", b"upgrade"})
+_METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
 _HEAD_WEIGHT = 1024
 """What a request waiting in line is taken to weigh, beside its body."""
 
 
-def _request_framing(special: dict[bytes, bytes]) -> Framing:
+def _request_framing(special: dict[bytes, bytes]) -> tuple[Framing, int]:
+    """How the body ends, and its announced length; the parser has refused contradictions."""
     coding = special.get(b"transfer-encoding")
     if coding is not None:
         if coding.lower() != b"chunked":
             raise BadRequest(501, "the only transfer coding understood is chunked")
-        return Framing.CHUNKED
-    length = special.get(b"content-length")
-    return Framing.NONE if length is None or not int(length) else Framing.LENGTH
+        return Framing.CHUNKED, 0
+    length = int(special.get(b"content-length", b"0"))
+    return (Framing.LENGTH if length else Framing.NONE), length
 
 
 def _closing(reply: Reply) -> bytes:

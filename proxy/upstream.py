@@ -88,6 +88,8 @@ class UpstreamPool:
         self._peers: dict[Origin, Peer] = {}
         self._by_name: dict[tuple[str, str], Peer] = {}
         self._live: set[UpstreamConnection] = set()
+        self._now = 0.0
+        """As of the last sweep: an idle time needs no better clock."""
 
     def peer(self, upstream: Upstream) -> Peer:
         """The peer behind a configured upstream. ValueError where its URL or the proxy's is wrong."""
@@ -114,7 +116,7 @@ class UpstreamPool:
     def give_back(self, connection: "UpstreamConnection", promised_s: float | None) -> None:
         """Keep a connection for the next request; ``promised_s`` is the upstream's own limit."""
         idle_s = self._idle_s if promised_s is None else min(self._idle_s, max(promised_s - 1, 0))
-        connection.idle_until = asyncio.get_running_loop().time() + idle_s
+        connection.idle_until = self._now + idle_s
         idle = connection.peer.idle
         idle[connection] = None
         if len(idle) > self._max_idle:
@@ -124,6 +126,7 @@ class UpstreamPool:
 
     def sweep(self, now: float) -> None:
         """Close what has been idle for too long."""
+        self._now = now
         for peer in self._peers.values():
             for connection in [c for c in peer.idle if c.idle_until <= now]:
                 del peer.idle[connection]
