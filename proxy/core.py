@@ -170,6 +170,8 @@ class Opened:
         self.placement = core.tracker.place(exchange, reading.request, now_ns)
         ruling = core.chain.judge("step_start", self._view(now_ns, None), self.placement.memories)
         self._apply(ruling, now_ns)
+        if self.refusal is None:
+            core.tracker.admit(self.placement, now_ns)
 
     def _apply(self, ruling: Ruling, now_ns: int) -> None:
         """Book what the chain said, and act on it where it may act."""

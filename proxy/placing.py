@@ -42,16 +42,6 @@ _AGENTS = frozenset(
 )
 """Clients that are finished agents: their model calls without any tool are side calls."""
 
-_COMPACTIONS = (
-    "CRITICAL: Respond with TEXT ONLY",
-    "You are performing a CONTEXT CHECKPOINT COMPACTION",
-    "Your task is to create a detailed summary of the conversation so far",
-    "Provide a detailed prompt for continuing our conversation above",
-    "First, reason in your scratchpad. Then, generate the <state_snapshot>",
-)
-"""How known clients ask for the summary that replaces a history."""
-
-
 @dataclass(frozen=True, slots=True)
 class Match:
     """What the search found."""
@@ -353,22 +343,23 @@ def task_of(scope: Scope, request: ModelRequest) -> tuple[Step, Call] | None:
 
 def asks_to_compact(request: ModelRequest) -> bool:
     """Whether the request only wants the history summed up."""
-    if request.hints.kind == "compaction" or request.operation == "compact":
-        return True
-    if not request.messages:
-        return False
-    texts = [item.text for item in request.messages[-1].items if item.kind == "user"]
-    return any(text.lstrip().startswith(_COMPACTIONS) for text in texts)
+    return request.hints.kind == "compaction" or request.operation == "compact"
 
 
-def is_side_call(request: ModelRequest) -> bool:
-    """Whether a request without history is no conversation of its own, by what it says itself."""
+def is_side_call(scope: Scope, request: ModelRequest) -> bool:
+    """Whether a request is no conversation of its own: by what it says, or by what it looks like.
+
+    A finished agent's call without tools is one when its reply is bound to a form, or when the
+    session has a main thread that does have tools.
+    """
     hints = request.hints
     if hints.kind in ("side", "compaction", "prewarm"):
         return True
-    if hints.kind in ("main", "subagent"):
+    if hints.kind == "subagent" or request.tools or hints.client not in _AGENTS:
         return False
-    return hints.client in _AGENTS and not request.tools
+    session = scope.sessions.get(("hint", hints.session)) if hints.session is not None else None
+    main = session.main if session is not None else None
+    return request.output_schema or (main is not None and bool(main.tools))
 
 
 def served_by(scope: Scope, request: ModelRequest, hints: Hints, now_ns: int) -> Thread | None:

@@ -112,7 +112,7 @@ class Tracker:
         if match.relation == "attempt" and match.step is not None:
             return self._again(scope, exchange, request, match.step, ask, now_ns)
         compacts = asks_to_compact(request)
-        if compacts or (is_side_call(request) and match.relation in ("new", "sibling", "fork")):
+        if compacts or (is_side_call(scope, request) and match.relation in ("new", "sibling", "fork")):
             return self._aside(scope, exchange, request, match, ask, now_ns)
         if match.relation in ("continue", "epoch") and match.step is not None:
             return self._go_on(scope, exchange, request, match, match.step, ask, now_ns)

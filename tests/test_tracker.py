@@ -285,7 +285,10 @@ def test_SES_02_a_compaction_that_keeps_a_tail_stays_in_its_turn() -> None:
     play.step(second, said("One more."), call(OTHER))
     summary = "<summary>We looked at the project and found that it is a demo.</summary>"
     prompt = user("Your task is to create a detailed summary of the conversation so far")
-    side = play.step(grown(first, assistant(said("Let me look."), call(ID)), prompt), said(summary))
+    compacts = replace(claude(), kind="compaction")
+    side = play.step(
+        grown(first, assistant(said("Let me look."), call(ID)), prompt, hints=compacts), said(summary)
+    )
     assert side.kind == "side"
     placed = play.step(
         request(
