@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ PACKAGES = ("proxy", "policies", "exporters")
 
 DOORS = {
     "httptools": ("proxy.server", "proxy.upstream"),
-    "aiohttp": ("proxy.admin", "proxy.app", "proxy.demo"),
+    "aiohttp": ("proxy.admin", "proxy.app", "proxy.demo", "proxy.demo_agents", "proxy.demo_model"),
     "redis": ("proxy.stores.redis",),
     "opentelemetry": ("exporters.otel",),
     "pydantic": ("proxy.config", "policies"),
@@ -115,6 +116,16 @@ def test_each_foreign_library_has_its_door() -> None:
         if below(name, (library,)) and not below(module, doors)
     ]
     assert beside == []
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    known = set(modules())
+    graph = {module: {name for name in imports_of(module) if name in known - {module}} for module in known}
+    for module, seen in graph.items():
+        # `from package import module` names both; only the module itself is meant.
+        graph[module] = {name for name in seen if not any(other.startswith(f"{name}.") for other in seen)}
+    order = list(TopologicalSorter(graph).static_order())  # raises and names the loop, if there is one
+    assert len(order) == len(known)
 
 
 def test_policies_and_exporters_see_only_the_sockets_in_the_wall() -> None:
