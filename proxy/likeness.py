@@ -93,15 +93,19 @@ def quotes(texts: Sequence[str], reply: str) -> bool:
     return False
 
 
-def tasked(texts: Sequence[str], call: Call) -> bool:
-    """Whether a new history's first user text is what a pending call hands on."""
-    if not call.arguments:
-        return False
-    for text in texts:
-        written = json.dumps(text.strip(), ensure_ascii=False)
-        if written in call.arguments or (len(written) > _ENOUGH and written[1:-1] in call.arguments):
-            return True
-    return False
+def as_argument(text: str) -> str:
+    """How a text stands in the canonical arguments of a call."""
+    return json.dumps(text.strip(), ensure_ascii=False)
+
+
+def tasked(written: Sequence[str], call: Call) -> bool:
+    """Whether a new history's first texts (``as_argument``) are what a pending call hands on."""
+    arguments = call.arguments
+    return any(
+        text in arguments or (len(text) > _ENOUGH and text[1:-1] in arguments)
+        for text in written
+        if len(text) <= len(arguments) + 2
+    )
 
 
 def shared_lines(texts: Sequence[str], reply: str) -> bool:

@@ -23,10 +23,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from proxy.likeness import opening, quotes, reply_text, resembles, shared_lines, tasked
+from proxy.likeness import as_argument, opening, quotes, reply_text, resembles, shared_lines, tasked
 from proxy.model import Hints, Item, MatchedBy, Message, ModelRequest
 from proxy.reading import SEED, fold
-from proxy.threads import Call, Scope, Step, Thread, instructions, said, same_client
+from proxy.threads import CLIPPED, Call, Scope, Step, Thread, instructions, said, same_client
 
 Relation = Literal["attempt", "continue", "epoch", "fork", "sibling", "new"]
 
@@ -41,6 +41,7 @@ _AGENTS = frozenset(
     {"claude-code", "codex", "gemini-cli", "opencode", "qwen-code", "cline", "pi", "aider", "crush"}
 )
 """Clients that are finished agents: their model calls without any tool are side calls."""
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -331,12 +332,12 @@ def _known_begin(request: ModelRequest) -> int:
 
 def task_of(scope: Scope, request: ModelRequest) -> tuple[Step, Call] | None:
     """The pending call that this new history was begun for (a sub-agent's task)."""
-    texts = opening(request)
-    if not texts or not scope.waiting:
+    if not scope.waiting:
         return None
+    written = [as_argument(text) for text in opening(request) if len(text) < CLIPPED]
     for step in reversed(scope.waiting.values()):
         for call in step.pending:
-            if tasked(texts, call):
+            if tasked(written, call):
                 return step, call
     return None
 

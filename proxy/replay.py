@@ -326,7 +326,7 @@ def _time(value: Mapping[str, Any], key: str) -> int | None:
         return None
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < 1e11:
         raise _Malformed(f"{key} must be seconds since the epoch")
-    return int(number * 1_000_000) * 1_000
+    return round(number * 1_000_000) * 1_000
 
 
 def _headers(value: Mapping[str, Any], key: str) -> tuple[tuple[bytes, bytes], ...]:
