@@ -73,8 +73,8 @@ class Plan:
     paths: Mapping[str, str]
 
 
-def plan(environ: Mapping[str, str], *, reserved: Sequence[str] = ()) -> Plan:
-    """Read the user's base URLs. ``reserved``: upstream names that mean something else."""
+def plan(environ: Mapping[str, str]) -> Plan:
+    """Read the user's base URLs."""
     gateways: dict[str, Gateway] = {}
     paths: dict[str, str] = {}
     for variable in VARIABLES:
@@ -87,20 +87,18 @@ def plan(environ: Mapping[str, str], *, reserved: Sequence[str] = ()) -> Plan:
             raise CannotStart(f"{variable.name} is no http(s) URL; unset it or correct it", 2)
         tail = variable.tail if variable.tail and told.endswith(variable.tail) else ""
         url = told.removesuffix(tail)
-        name = _gateway_name(variable, url, gateways, reserved)
+        name = _gateway_name(variable, url, gateways)
         gateways[name] = Gateway(name, url, variable.api)
         paths[variable.name] = f"/{name}{tail}"
     return Plan(tuple(gateways.values()), _same_family(paths, gateways, environ))
 
 
-def _gateway_name(
-    variable: Variable, url: str, gateways: Mapping[str, Gateway], reserved: Sequence[str]
-) -> str:
+def _gateway_name(variable: Variable, url: str, gateways: Mapping[str, Gateway]) -> str:
     """The provider's own name, or the variable's where two variables disagree."""
     for known in gateways.values():
         if (known.url, known.api) == (url, variable.api):
             return known.name
-    if variable.upstream not in gateways and variable.upstream not in reserved:
+    if variable.upstream not in gateways:
         return variable.upstream
     return variable.name.lower().replace("_", "-")
 

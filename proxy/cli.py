@@ -1,0 +1,397 @@
+"""The commands. One function each: read options, call what does the work, put out what it says.
+
+Everything they share (options, errors, exit codes) is in ``options``; what they draw is in
+``showing``, ``render`` and ``listing``.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import orjson
+
+from proxy import replay as offline
+from proxy.config import ConfigError, explain, schema
+from proxy.exchange_log import write_log
+from proxy.listing import event_line, sessions_table, turns_table
+from proxy.options import Common, Failed, Misused, common, common_options, note, out, out_json, run
+from proxy.record import NotRecorded, Reader, RecordMissing, StoredExchange
+from proxy.record.events import event_json
+from proxy.screen import open_screen
+from proxy.showing import Album
+
+_TAIL_S = 0.2
+_ALL = 1_000_000
+_LARGE_LOG = 20_000_000
+"""Bytes of exchange logs from which a person is shown that something is going on."""
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and end the process with its exit code."""
+    run(cli, arguments)
+
+
+def _version() -> str:
+    try:
+        return version("looptap")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog='Shell completion: eval "$(_LOOPTAP_COMPLETE=bash_source looptap)" in ~/.bashrc '
+    "(zsh_source for zsh; fish_source, without eval, piped to source, for fish).",
+)
+@click.version_option(_version(), "--version", prog_name="looptap", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(context: click.Context, config: Path | None, data_dir: Path | None, json: bool) -> None:
+    """See, check and bound what an agent does: a transparent proxy between it and its model API.
+
+    \b
+    looptap demo               no key, no network: see what it shows
+    looptap run -- CMD...      once, around one command
+    looptap serve              as a sidecar; point the agent's base URL at it
+    looptap show               what the newest turn did
+    """
+    context.obj = Common(config, data_dir, json)
+
+
+cli = common_options(cli, environment=True)  # type: ignore[assignment]
+
+
+# -- the configuration
+
+
+@cli.command("check")
+@common
+def check_command(common: Common) -> None:
+    """Validate the configuration: every problem with file:line and a hint; exit 2 if there is any.
+
+    \b
+    looptap check --config looptap.yaml
+    """
+    try:
+        settings = common.settings()
+    except ConfigError as error:
+        if common.json:
+            out_json({"ok": False, "problems": [_problem_json(p) for p in error.problems]})
+        for problem in error.problems:
+            note(str(problem))
+        raise click.exceptions.Exit(Misused.exit_code) from None
+    if common.json:
+        out_json({"ok": True, "problems": [], "says": list(explain(settings))})
+        return
+    for line in explain(settings):
+        click.echo(line)
+
+
+def _problem_json(problem: Any) -> dict[str, Any]:
+    names = ("file", "line", "column", "key", "message", "hint")
+    return {name: getattr(problem, name) for name in names if getattr(problem, name) not in (None, "")}
+
+
+@cli.command("schema")
+@common
+def schema_command(common: Common) -> None:
+    """JSON Schema of the configuration, for editors.
+
+    \b
+    looptap schema > looptap.schema.json
+    """
+    click.echo(orjson.dumps(schema(), option=orjson.OPT_INDENT_2).decode())
+
+
+# -- lists
+
+
+@cli.command("sessions")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="At most so many.")
+@click.option("--agent", help="Only of this client.")
+@click.option("--label", help="Only with this label: NAME or NAME=VALUE.")
+@common
+def sessions_command(common: Common, limit: int, agent: str | None, label: str | None) -> None:
+    """Sessions, newest first.
+
+    \b
+    looptap sessions --limit 5
+    looptap sessions --label team=search --json
+    """
+    with common.reader() as reader:
+        found = reader.sessions(_ALL if agent or label else limit)
+    found = [s for s in found if _fits(s, agent, label)][:limit]
+    if common.json:
+        out_json(found)
+    elif found:
+        out(sessions_table(found, time.time_ns() // 1000))
+    else:
+        note("no sessions recorded yet" if not (agent or label) else "no session fits")
+
+
+def _fits(session: Mapping[str, Any], agent: str | None, label: str | None) -> bool:
+    if agent is not None and session.get("client") != agent:
+        return False
+    name, equals, value = (label or "").partition("=")
+    labels = session.get("labels") or {}
+    return label is None or (name in labels and (not equals or labels[name] == value))
+
+
+@cli.command("turns")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="At most so many.")
+@click.option("--agent", help="Only of this agent or client.")
+@click.option("--model", help="Only where this model answered.")
+@click.option("--cause", help="Only with this end: completed, error, ..., or open.")
+@click.option("--label", help="Only with this label: NAME or NAME=VALUE.")
+@click.option("--session", help="Only of this session (or the beginning of its id).")
+@common
+def turns_command(common: Common, limit: int, session: str | None, **filters: str | None) -> None:
+    """Turns, newest first.
+
+    \b
+    looptap turns --cause error
+    looptap turns --agent claude-code --label env=ci --json
+    """
+    with common.reader() as reader:
+        whole = _resolve(reader, session, "session") if session is not None else None
+        found = reader.turns(limit, session=whole, **filters)
+        if common.json:
+            out_json([_turn_object(reader, turn) for turn in found])
+            return
+    if found:
+        out(turns_table(found, time.time_ns() // 1000))
+    else:
+        note("no turn fits" if session or any(filters.values()) else "no turns recorded yet")
+
+
+def _turn_object(reader: Reader, turn: Mapping[str, Any]) -> dict[str, Any]:
+    """A listed turn in full: the object of ``replay`` with where and when it ran."""
+    album = Album(record for _, record in reader.events(turn=turn["id"]))
+    full = album.forest.turn(turn["id"]) or {}
+    known = ["session", "thread", "agent", "labels", "started_at", "cause", "open"]
+    known += [] if turn["open"] else ["ended_at"]
+    return {**full, **{key: turn[key] for key in known if key in turn}}
+
+
+def _resolve(reader: Reader, text: str, kind: str) -> str:
+    found = reader.resolve(text)
+    if found.kind != kind:
+        raise Failed(f"{found.id} is a {found.kind}, not a {kind}")
+    return found.id
+
+
+# -- one thing
+
+
+@cli.command("show")
+@click.argument("id", default="last", metavar="[ID]")
+@click.option("--request", "which", flag_value="request", help="Print the exact bytes of the step's request.")
+@click.option("--response", "which", flag_value="response", help="Print the exact bytes of its answer.")
+@click.option("--attempt", type=int, metavar="N", help="Which attempt of the step; the last unless told.")
+@click.option(
+    "--exchanges", is_flag=True, help="Write an exchange log (JSON Lines) that `looptap replay` reads."
+)
+@common
+def show_command(common: Common, id: str, which: str | None, attempt: int | None, exchanges: bool) -> None:
+    """A session, turn or step as a tree; without ID the newest turn.
+
+    The beginning of an id is enough where it is the only one.
+
+    \b
+    looptap show
+    looptap show ses_4f
+    looptap show stp_9a --request | jq .messages
+    looptap show trn_07 --exchanges > turn.jsonl
+    """
+    if which and exchanges:
+        raise click.UsageError("--exchanges does not go with --request or --response")
+    if attempt is not None and not which:
+        raise click.UsageError("--attempt goes with --request or --response")
+    with common.reader() as reader:
+        kind, whole = _named(reader, id)
+        if which:
+            _put(_body(reader, kind, whole, which, attempt))
+        elif exchanges:
+            for line in _log(reader, kind, whole):
+                _put(line)
+        else:
+            _show(reader, kind, whole, common)
+
+
+def _named(reader: Reader, text: str) -> tuple[str, str]:
+    if text == "last":
+        newest = reader.turns(1)
+        if not newest:
+            raise Failed("nothing is recorded yet: point an agent at `looptap serve`, or try `looptap demo`")
+        return "turn", str(newest[0]["id"])
+    try:
+        found = reader.resolve(text)
+    except NotRecorded as error:
+        raise Failed(f"{error}; `looptap turns` and `looptap sessions` list what there is") from None
+    return found.kind, found.id
+
+
+def _session_of(reader: Reader, kind: str, id: str) -> str:
+    return id if kind == "session" else reader.parents(id)[-1]
+
+
+def _show(reader: Reader, kind: str, id: str, common: Common) -> None:
+    if kind == "exchange":
+        step = reader.exchange(id).step
+        if step is None:
+            raise Failed(f"{id} is no model call: it has no tree (--request and --response print its bytes)")
+        kind, id = "step", step
+    album = Album(record for _, record in reader.events(session=_session_of(reader, kind, id)))
+    node = album.find(id)
+    if node is None:
+        raise Failed(f"{id} left no step behind; show its session: {_session_of(reader, kind, id)}")
+    if common.json:
+        out_json(album.answer(node))
+    else:
+        screen = open_screen(sys.stdout, os.environ)
+        screen.write(album.draw(node, screen))
+
+
+def _body(reader: Reader, kind: str, id: str, which: str, attempt: int | None) -> bytes:
+    if kind == "exchange":
+        chosen = reader.exchange(id)
+    else:
+        step = id if kind == "step" else _last_step(reader, kind, id)
+        chosen = _attempt(reader.attempts(step), step, attempt)
+    read: Callable[[str], bytes] = reader.request_body if which == "request" else reader.response_body
+    return read(chosen.id)
+
+
+def _last_step(reader: Reader, kind: str, id: str) -> str:
+    only: dict[str, Any] = {kind: id}
+    steps = [record.step for _, record in reader.events(types=["step/start"], **only)]
+    if not steps or steps[-1] is None:
+        raise Failed(f"{id} has no steps")
+    return steps[-1]
+
+
+def _attempt(attempts: list[StoredExchange], step: str, number: int | None) -> StoredExchange:
+    if not attempts:
+        raise Failed(f"no exchange of {step} is recorded")
+    if number is None:
+        return attempts[-1]
+    if not 1 <= number <= len(attempts):
+        raise Failed(f"{step} has {len(attempts)} attempt(s), counted from 1; there is no attempt {number}")
+    return attempts[number - 1]
+
+
+def _log(reader: Reader, kind: str, id: str) -> Iterator[bytes]:
+    if kind == "exchange":
+        stored: Iterable[StoredExchange] = [reader.exchange(id)]
+    else:
+        only: dict[str, Any] = {kind: id}
+        stored = reader.exchanges(**only)
+    return write_log(reader, stored)
+
+
+def _put(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+# -- live
+
+
+@cli.command("tail")
+@click.option("--session", help="Only of this session (or the beginning of its id).")
+@click.option("--turn", help="Only of this turn (or the beginning of its id).")
+@click.option(
+    "--after", type=click.IntRange(0), metavar="SEQ", help="Begin after this event; else with the next."
+)
+@common
+def tail_command(common: Common, session: str | None, turn: str | None, after: int | None) -> None:
+    """Live events, until Ctrl-C.
+
+    \b
+    looptap tail
+    looptap tail --json --after 0 | jq 'select(.type == "finding")'
+    """
+    with _await_reader(common) as reader:
+        only: dict[str, Any] = {}
+        if session is not None:
+            only["session"] = _resolve(reader, session, "session")
+        if turn is not None:
+            only["turn"] = _resolve(reader, turn, "turn")
+        _follow(reader, common, reader.last_seq() if after is None else after, only)
+
+
+def _await_reader(common: Common) -> Reader:
+    told = False
+    while True:
+        try:
+            return common.reader()
+        except RecordMissing as error:
+            if not told:
+                note(f"waiting… {error}")
+                told = True
+        threading.Event().wait(_TAIL_S)
+
+
+def _follow(reader: Reader, common: Common, after: int, only: Mapping[str, Any]) -> None:
+    screen = open_screen(sys.stdout, os.environ)
+    quiet = True
+    while True:
+        newest = reader.last_seq()
+        for seq, record in reader.events(after, **only):
+            event = event_json(seq, record)
+            if common.json:
+                out_json(event)
+            else:
+                screen.write([event_line(event)])
+                screen.file.flush()
+            after, quiet = seq, False
+        after = max(after, newest)  # what the filter passed over need not be read again
+        if quiet:
+            note("waiting… (Ctrl-C ends this)")
+            quiet = False
+        threading.Event().wait(_TAIL_S)
+
+
+# -- recorded traffic
+
+
+@cli.command("replay")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@common
+def replay_command(common: Common, files: tuple[Path, ...]) -> None:
+    """Run recorded traffic through the same core, offline; print the trees.
+
+    FILE is an exchange log (`looptap show ID --exchanges`), JSON Lines.
+
+    \b
+    looptap replay turn.jsonl
+    looptap replay --json *.jsonl | jq '.findings'
+    """
+    for file in files:
+        if not file.is_file():
+            raise Failed(f"{file}: there is no such file")
+    album = Album(())
+    size = sum(file.stat().st_size for file in files)
+    progress = _progress if size >= _LARGE_LOG and sys.stderr.isatty() else None
+    tree, problems = offline.run(files, on_record=album.add, on_progress=progress)
+    if progress is not None:
+        click.echo("\r\x1b[K", err=True, nl=False)
+    if common.json:
+        out_json(tree)
+    else:
+        screen = open_screen(sys.stdout, os.environ)
+        screen.write(album.draw_all(screen))
+    for problem in problems:
+        note(problem)
+    if problems:
+        raise click.exceptions.Exit(Failed.exit_code)
+
+
+def _progress(number: int) -> None:
+    if number % 200 == 0:
+        click.echo(f"\r{number} exchanges", err=True, nl=False)

@@ -1,0 +1,76 @@
+"""Writes recorded exchanges as an exchange log: JSON Lines that ``looptap replay`` reads.
+
+One line an exchange, in order of arrival. Bodies are exact: text where they are UTF-8, base64
+where they are not. Credentials were made dots before they reached the record. Labels and the
+upstream's name, which only this proxy understands, are taken off the path.
+"""
+
+import base64
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from proxy.record import Reader, StoredExchange
+
+
+def write_log(reader: Reader, exchanges: Iterable[StoredExchange]) -> Iterator[bytes]:
+    """The lines of some exchanges, bodies read one by one."""
+    for stored in exchanges:
+        yield log_line(stored, reader.body(stored.request_body), reader.body(stored.response_body))
+
+
+def log_line(stored: StoredExchange, request: bytes | None, response: bytes | None) -> bytes:
+    """One exchange as a line."""
+    line: dict[str, Any] = {
+        "provider": stored.provider or None,
+        "upstream": stored.upstream or None,
+        "host": urlsplit(stored.host).netloc or stored.host or None,
+        "t": _seconds(stored.time_ns),
+        "t_end": _seconds(stored.end_ns),
+    }
+    line = {key: value for key, value in line.items() if value is not None}
+    line |= {
+        "method": stored.method,
+        "path": below_upstream(stored.target, stored.upstream),
+        "request_headers": _headers(stored.headers),
+        **_body("request_body", request),
+        "status": stored.status,
+        "response_headers": _headers(stored.response_headers),
+        **_body("response_body", response),
+    }
+    if stored.end is not None:
+        line["end"] = stored.end
+    if stored.labels:
+        line["labels"] = dict(stored.labels)
+    if stored.streaming:
+        line["streaming"] = True
+    return orjson.dumps(line) + b"\n"
+
+
+def below_upstream(target: str, upstream: str) -> str:
+    """``/@team=a/anthropic/v1/messages`` as ``/v1/messages``."""
+    if target.startswith("/@"):
+        target = target[target.find("/", 1) :] if "/" in target[1:] else "/"
+    prefix = f"/{upstream}"
+    if upstream and target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in ("/", "?", ""):
+        target = target[len(prefix) :]
+    return target if target.startswith("/") else "/" + target
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else round(time_ns / 1e9, 6)
+
+
+def _headers(headers: list[tuple[bytes, bytes]]) -> list[list[str]]:
+    return [[name.decode("latin-1"), value.decode("latin-1")] for name, value in headers]
+
+
+def _body(key: str, body: bytes | None) -> dict[str, str]:
+    if body is None:
+        return {}
+    try:
+        return {key: body.decode()}
+    except UnicodeDecodeError:
+        return {key + "_b64": base64.b64encode(body).decode("ascii")}
