@@ -1,0 +1,227 @@
+"""What several settings say together: contradictions, names that nobody bears, limits without effect.
+
+Each check takes the settings (as far as they are valid) and yields problems with their places, so
+that all of them are told at once.
+"""
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from proxy.config.file import KeyPath, Problem, Source, show
+from proxy.config.tree import (
+    BUILT_IN,
+    LIFE_SCOPES,
+    RESERVED_NAMES,
+    WINDOWS,
+    BudgetSettings,
+    Settings,
+)
+from proxy.config.words import meant
+
+POLICIES = frozenset(
+    {"budgets", "repeats", "thinking", "history", "pairing", "tool_errors", "tools", "growth"}
+)
+EXPORTERS = frozenset({"otlp", "prometheus", "jsonl"})
+RETRY_SCOPES = ("turn", "thread", "session")
+UNNAMED = "unnamed"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names that settings may refer to, also where their own entry is faulty."""
+
+    upstreams: frozenset[str]
+    teams: frozenset[str]
+    keys: frozenset[str]
+
+    @classmethod
+    def of(cls, values: Any) -> "Names":
+        """Collect them from the raw values."""
+
+        def mapping(key: str) -> dict[str, Any]:
+            found = values.get(key)
+            return found if isinstance(found, dict) else {}
+
+        entries = values.get("keys")
+        named = [e.get("name") for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
+        return cls(
+            upstreams=frozenset({*BUILT_IN, *mapping("upstreams")}),
+            teams=frozenset({"default", *mapping("teams")}),
+            keys=frozenset({UNNAMED, *(name for name in named if isinstance(name, str))}),
+        )
+
+
+def check(settings: Settings, source: Source) -> Iterator[Problem]:
+    """Everything that the single values do not show."""
+    names = Names.of(source.values)
+    yield from _upstreams(settings, source, names)
+    yield from _addresses(settings, source)
+    yield from _budgets(settings, source, names)
+    yield from _keys(settings, source, names)
+    yield from _plugins(settings, source)
+    for index, rule in enumerate(settings.prices):
+        yield from _price_upstream(source, ("prices", index, "upstream"), rule.upstream, names)
+    if settings.ledger.lease is not None and settings.ledger.url is None:
+        hint = "leases save round trips to Redis; set ledger.url or remove this"
+        yield source.problem(("ledger", "lease"), "has no effect without a shared ledger", hint)
+    try:
+        ZoneInfo(settings.time_zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        yield source.problem(
+            ("time_zone",), f"{show(settings.time_zone)} is no time zone", "such as UTC or Europe/Berlin"
+        )
+
+
+def _upstreams(settings: Settings, source: Source, names: Names) -> Iterator[Problem]:
+    for name, upstream in settings.upstreams.items():
+        path: KeyPath = ("upstreams", name)
+        if name in RESERVED_NAMES or name.startswith("@"):
+            hint = "choose another name; it becomes the first part of the path"
+            yield source.problem(path, f"{show(name)} would clash with paths of clients", hint, at_key=True)
+        elif not (name[:1].isalnum() and name.isascii() and set(name) <= _NAME_CHARS and len(name) <= 64):
+            hint = "letters, digits, _ . and -, beginning with a letter or digit"
+            yield source.problem(path, f"{show(name)} cannot stand in a path", hint, at_key=True)
+        if upstream.ca_file is not None and not _readable(upstream.ca_file):
+            yield source.problem((*path, "ca_file"), "there is no such file, or it may not be read")
+    default = settings.default_upstream
+    if default is not None and default not in names.upstreams:
+        yield source.problem(
+            ("default_upstream",), f"no upstream is called {show(default)}", _which(default, names.upstreams)
+        )
+
+
+_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+
+
+def _readable(path: Any) -> bool:
+    return os.access(path, os.R_OK)
+
+
+def _addresses(settings: Settings, source: Source) -> Iterator[Problem]:
+    if settings.listen == settings.admin and settings.listen.port != 0:
+        yield source.problem(
+            ("admin",), "the admin port must not be the data port", "the default is 127.0.0.1:4041"
+        )
+
+
+def _which(word: str, known: Collection[str]) -> str:
+    return meant(word, known) or f"known: {', '.join(sorted(known))}"
+
+
+def _price_upstream(source: Source, path: KeyPath, name: str | None, names: Names) -> Iterator[Problem]:
+    if name is not None and name not in names.upstreams:
+        yield source.problem(path, f"no upstream is called {show(name)}", _which(name, names.upstreams))
+
+
+def _budgets(settings: Settings, source: Source, names: Names) -> Iterator[Problem]:
+    seen: dict[str, int] = {}
+    for index, budget in enumerate(settings.budgets):
+        path: KeyPath = ("budgets", index)
+        if budget.name in seen:
+            hint = f"budgets[{seen[budget.name]}] is called so already; counters are kept by name"
+            yield source.problem((*path, "name"), f"a second budget {show(budget.name)}", hint)
+        seen.setdefault(budget.name, index)
+        yield from _window(budget, source, path)
+        yield from _limits(budget, source, path)
+        yield from _shares(budget, source, path)
+        yield from _match(budget, source, path, names)
+
+
+def _window(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[Problem]:
+    if budget.window is None:
+        clocked = budget.limits.model_fields_set - {"requests_per_minute"}
+        if budget.scope not in LIFE_SCOPES and clocked and source.is_whole((*path, "window")):
+            message = f"scope {budget.scope} never ends by itself, so its limits need a window"
+            yield source.problem((*path, "window"), message, f"window: one of {', '.join(WINDOWS)}")
+        return
+    if budget.scope == "step":
+        yield source.problem((*path, "window"), "a step is too short for a window", "remove it")
+    if budget.limits.wall_clock is not None and budget.scope in LIFE_SCOPES:
+        message = "wall_clock counts from the first request on, it knows no window"
+        yield source.problem((*path, "window"), message, "give wall_clock a budget of its own without window")
+
+
+def _limits(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[Problem]:
+    limits, scope, place = budget.limits, budget.scope, (*path, "limits")
+    bounded = limits.model_dump(exclude_none=True, exclude_defaults=True)
+    if not bounded and source.is_whole(place):
+        yield source.problem(place, "the budget limits nothing", "such as limits: {spend_usd: 5}")
+    if limits.wall_clock is not None and scope not in LIFE_SCOPES:
+        hint = f"wall_clock holds for the scopes {', '.join(LIFE_SCOPES)}"
+        yield source.problem((*place, "wall_clock"), f"scope {scope} has no beginning to count from", hint)
+    if limits.tool_retries is not None and scope not in RETRY_SCOPES:
+        hint = f"tool_retries holds for the scopes {', '.join(RETRY_SCOPES)}"
+        yield source.problem(
+            (*place, "tool_retries"), f"retries are counted within a turn, not by {scope}", hint
+        )
+    if limits.steps is not None and scope == "step":
+        yield source.problem((*place, "steps"), "a step is always one step", "limit steps by turn or thread")
+    if limits.total_tokens is not None:
+        for part, value in (("input_tokens", limits.input_tokens), ("output_tokens", limits.output_tokens)):
+            if value is not None and value > limits.total_tokens:
+                message = f"{value} can never be reached, total_tokens is {limits.total_tokens}"
+                yield source.problem((*place, part), message, "lower it, or raise total_tokens")
+
+
+def _shares(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[Problem]:
+    previous = None
+    for position, share in enumerate(budget.alert_at):
+        place = (*path, "alert_at", position)
+        if share > budget.hard_at:
+            message = f"{share} lies above hard_at ({budget.hard_at}), where requests are stopped already"
+            yield source.problem(place, message, "raise hard_at, or lower it")
+        if previous is not None and share <= previous:
+            yield source.problem(
+                place, f"{share} does not ascend after {previous}", "sort the list, each value once"
+            )
+        previous = share
+
+
+def _match(budget: BudgetSettings, source: Source, path: KeyPath, names: Names) -> Iterator[Problem]:
+    for field, known, what in (("upstream", names.upstreams, "upstream"), ("key", names.keys, "key")):
+        wanted: tuple[str, ...] = getattr(budget.match, field)
+        for position, name in enumerate(wanted):
+            if name not in known and not any(char in name for char in "*?["):
+                place = (*path, "match", field, position)
+                yield source.problem(place, f"no {what} is called {show(name)}", _which(name, known))
+
+
+def _keys(settings: Settings, source: Source, names: Names) -> Iterator[Problem]:
+    hashes: dict[str, int] = {}
+    seen: dict[str, int] = {}
+    for index, key in enumerate(settings.keys):
+        if key.team not in names.teams:
+            hint = f"{meant(key.team, names.teams)} add it under teams: {{{key.team}: {{org: …}}}}".strip()
+            yield source.problem(("keys", index, "team"), f"no team is called {show(key.team)}", hint)
+        for field, table in (("sha256", hashes), ("name", seen)):
+            value: str = getattr(key, field)
+            if value in table:
+                message = f"keys[{table[value]}] has the same {field}"
+                yield source.problem(("keys", index, field), message, "each credential is one key")
+            table.setdefault(value, index)
+        if key.name == UNNAMED:
+            hint = "choose another name"
+            yield source.problem(
+                ("keys", index, "name"), f"{UNNAMED} stands for all unregistered credentials", hint
+            )
+
+
+def _plugins(settings: Settings, source: Source) -> Iterator[Problem]:
+    for section, built_in, given in (
+        ("policies", POLICIES, settings.policies),
+        ("exporters", EXPORTERS, settings.exporters),
+    ):
+        strangers = [name for name in given if name not in built_in]
+        if not strangers:
+            continue
+        known = built_in | {point.name for point in entry_points(group=f"looptap.{section}")}
+        for name in strangers:
+            if name not in known:
+                what = "policy" if section == "policies" else "exporter"
+                yield source.problem(
+                    (section, name), f"there is no such {what}", _which(name, known), at_key=True
+                )
