@@ -167,6 +167,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink: ReplySink | None = None
         self._eof = False
         self._tunnel = False
+        self._paused = False
         self._reset_reply("GET")
 
     def _reset_reply(self, method: str) -> None:
@@ -232,11 +233,13 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def pause_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = False
             self._transport.resume_reading()
 
     def abort(self) -> None:
@@ -402,6 +405,7 @@ class UpstreamConnection(asyncio.Protocol):
         """The answer is complete: keep the connection if it can carry another exchange."""
         self._sink = None
         if self._keep and self._sent_whole and not self._surplus and not self.is_closing:
+            self.resume_reading()
             self._pool.give_back(self, self._promised_s)
         elif self._transport is not None:
             self._transport.abort()

@@ -171,3 +171,15 @@ def response_framing(method: str, status: int, length: bytes | None, coding: byt
         last = coding.rpartition(b",")[2].strip(b" \t").lower()
         return Framing.CHUNKED if last == b"chunked" else Framing.UNTIL_CLOSE
     return Framing.LENGTH if length is not None else Framing.UNTIL_CLOSE
+
+
+def own_answer(
+    status: int, reason: bytes, fields: Fields, body: bytes, *, close: bool, bodiless: bool = False
+) -> bytes:
+    """A whole answer that no upstream gave; ``bodiless`` for HEAD."""
+    lines = [b"HTTP/1.1 %d %b" % (status, reason)]
+    lines += [name + b": " + value for name, value in fields if name.lower() != b"content-length"]
+    lines.append(b"Content-Length: %d" % len(body))
+    if close:
+        lines.append(b"Connection: close")
+    return b"\r\n".join(lines) + b"\r\n\r\n" + (b"" if bodiless else body)

@@ -1,0 +1,147 @@
+"""What the wire asks of the part that thinks, and the guard around every such call.
+
+``core.Core`` is a ``Thinker`` by its shape alone. A fault in there is counted and reported once per
+kind; the exchange goes on unobserved (or is refused, where the configuration says so).
+
+The one invariant: what was opened is closed exactly once, and a fault never reaches the traffic.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from proxy.model import EndKind, Exchange, Head, ResponseHead, Upstream
+from proxy.verdict import Reply
+
+
+class Opened(Protocol):
+    """One exchange as the thinking part sees it."""
+
+    @property
+    def body(self) -> bytes:
+        """What goes upstream; the identical object when nothing edited it."""
+        ...
+
+    @property
+    def refusal(self) -> Reply | None:
+        """An answer of our own instead of the upstream's."""
+        ...
+
+    @property
+    def request(self) -> Any:
+        """The request as read, None where no dialect reads it. Opaque to the wire."""
+        ...
+
+    def respond(self, head: ResponseHead, now_ns: int) -> None: ...
+
+    def feed(self, data: bytes, now_ns: int) -> None:
+        """Body bytes without chunk framing, still content-encoded; the client has them already."""
+        ...
+
+    def close(self, end: EndKind, now_ns: int) -> None:
+        """Called exactly once, whatever happened."""
+        ...
+
+
+class Thinker(Protocol):
+    """What thinks about exchanges."""
+
+    def match(self, head: Head, upstream: Upstream, path: str) -> bool:
+        """Whether this is a model call, so that its body is wanted whole."""
+        ...
+
+    def open(self, exchange: Exchange, body: bytes, now_ns: int) -> Opened: ...
+
+    def relay(self, exchange: Exchange, now_ns: int) -> Opened:
+        """An exchange whose bodies stream past."""
+        ...
+
+
+class Faults:
+    """Our own bugs, counted; each kind is reported once."""
+
+    def __init__(self, report: Callable[[str, BaseException], None]) -> None:
+        self._report = report
+        self.counts: dict[tuple[str, str], int] = {}
+
+    def caught(self, where: str, error: BaseException) -> None:
+        kind = (where, type(error).__name__)
+        count = self.counts.get(kind, 0) + 1
+        self.counts[kind] = count
+        if count == 1:
+            self._report(where, error)
+
+
+class Watch:
+    """The thinking part's view of one exchange, behind the guard."""
+
+    __slots__ = ("_faults", "_opened", "_thinker", "end", "failed")
+
+    def __init__(self, thinker: Thinker, faults: Faults) -> None:
+        self._thinker = thinker
+        self._faults = faults
+        self._opened: Opened | None = None
+        self.failed = False
+        """The thinking part failed on this exchange: it is not asked again, only closed."""
+        self.end: EndKind | None = None
+        """How the exchange ended; set once."""
+
+    def wants_whole(self, exchange: Exchange, upstream: Upstream) -> bool:
+        try:
+            return self._thinker.match(exchange.head, upstream, exchange.path)
+        except Exception as error:  # noqa: BLE001 - a fault of ours costs observations, not traffic
+            self.fault("match", error)
+            return False
+
+    def open(self, exchange: Exchange, body: bytes | None) -> Opened | None:
+        """Begin to watch; ``body`` is None where it streams past."""
+        try:
+            now_ns = time.time_ns()
+            if body is None:
+                self._opened = self._thinker.relay(exchange, now_ns)
+            else:
+                self._opened = self._thinker.open(exchange, body, now_ns)
+        except Exception as error:  # noqa: BLE001
+            self.fault("open", error)
+        return self._opened
+
+    @property
+    def request(self) -> Any:
+        return self._opened.request if self._opened is not None else None
+
+    @property
+    def refusal(self) -> Reply | None:
+        return self._opened.refusal if self._opened is not None and not self.failed else None
+
+    def edited(self, body: bytes) -> bytes:
+        """The body to send: as it came, unless an edit was made."""
+        return self._opened.body if self._opened is not None and not self.failed else body
+
+    def respond(self, head: ResponseHead) -> None:
+        if self._opened is not None and not self.failed:
+            try:
+                self._opened.respond(head, time.time_ns())
+            except Exception as error:  # noqa: BLE001
+                self.fault("respond", error)
+
+    def feed(self, data: bytes) -> None:
+        if self._opened is not None and not self.failed:
+            try:
+                self._opened.feed(data, time.time_ns())
+            except Exception as error:  # noqa: BLE001
+                self.fault("feed", error)
+
+    def close(self, end: EndKind) -> None:
+        """The first call counts."""
+        if self.end is not None:
+            return
+        self.end = end
+        if self._opened is not None:
+            try:
+                self._opened.close(end, time.time_ns())
+            except Exception as error:  # noqa: BLE001
+                self.fault("close", error)
+
+    def fault(self, where: str, error: Exception) -> None:
+        self.failed = True
+        self._faults.caught(where, error)
