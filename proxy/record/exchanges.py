@@ -1,0 +1,56 @@
+"""Exchanges as they lie in the record: a row each, header fields packed into one value."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StoredExchange:
+    """One exchange as recorded; its bodies are read on demand by their numbers."""
+
+    id: str
+    number: int
+    session: str | None
+    thread: str | None
+    turn: str | None
+    step: str | None
+    time_ns: int
+    provider: str
+    upstream: str
+    host: str
+    method: str
+    target: str
+    headers: list[tuple[bytes, bytes]]
+    labels: Mapping[str, str]
+    end_ns: int | None
+    end: str | None
+    status: int | None
+    streaming: bool
+    request_bytes: int | None
+    response_bytes: int | None
+    request_body: int | None
+    response_body: int | None
+    response_headers: list[tuple[bytes, bytes]]
+
+
+def pack_headers(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Header fields as one value: names and values in turn, a line each (neither can hold a line end)."""
+    flat = [part for field in headers for part in field]
+    packed = b"\n".join(flat)
+    if flat and packed.count(b"\n") != len(flat) - 1:
+        packed = b"\n".join(part.replace(b"\n", b" ") for part in flat)
+    return packed
+
+
+def unpack_headers(packed: bytes | None) -> list[tuple[bytes, bytes]]:
+    """The fields of a packed header."""
+    if not packed:
+        return []
+    flat = packed.split(b"\n")
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def seconds(time_ns: int) -> str:
+    """Nanoseconds as decimal seconds, every digit kept: a float would not hold them."""
+    whole, rest = divmod(time_ns, 1_000_000_000)
+    return f"{whole}.{rest:09d}".rstrip("0") + ("0" if rest == 0 else "")
