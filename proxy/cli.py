@@ -17,10 +17,10 @@ import click
 import orjson
 
 from proxy import replay as offline
-from proxy.config import ConfigError, explain, schema
+from proxy.config import ConfigError, explain, schema, upstreams
 from proxy.exchange_log import write_log
 from proxy.listing import event_line, sessions_table, turns_table
-from proxy.options import Common, Failed, Misused, common, common_options, note, out, out_json, run
+from proxy.options import Commands, Common, Failed, Misused, common, common_options, note, out, out_json, run
 from proxy.record import NotRecorded, Reader, RecordMissing, StoredExchange
 from proxy.record.events import event_json
 from proxy.screen import open_screen
@@ -45,6 +45,7 @@ def _version() -> str:
 
 
 @click.group(
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog='Shell completion: eval "$(_LOOPTAP_COMPLETE=bash_source looptap)" in ~/.bashrc '
     "(zsh_source for zsh; fish_source, without eval, piped to source, for fish).",
@@ -375,10 +376,11 @@ def replay_command(common: Common, files: tuple[Path, ...]) -> None:
     for file in files:
         if not file.is_file():
             raise Failed(f"{file}: there is no such file")
+    known = upstreams(common.settings())
     album = Album(())
     size = sum(file.stat().st_size for file in files)
     progress = _progress if size >= _LARGE_LOG and sys.stderr.isatty() else None
-    tree, problems = offline.run(files, on_record=album.add, on_progress=progress)
+    tree, problems = offline.run(files, upstreams=known, on_record=album.add, on_progress=progress)
     if progress is not None:
         click.echo("\r\x1b[K", err=True, nl=False)
     if common.json:

@@ -135,12 +135,17 @@ def _event_words(kind: str, data: Json) -> str:
         parts = [data.get("stop_reason"), *_tokens(data.get("usage")), cost]
     elif kind == "turn/end":
         steps = data.get("steps")
-        parts = [data.get("cause"), f"{count(steps)} steps", *_tokens(data.get("usage")), cost]
+        parts = [
+            data.get("cause"),
+            f"{count(steps)} step{'' if steps == 1 else 's'}",
+            *_tokens(data.get("usage")),
+            cost,
+        ]
     elif kind == "finding":
         parts = [f"{data.get('policy')}/{data.get('kind')}", data.get("severity"), data.get("path")]
     else:
         parts = [f"{k}={v}" for k, v in data.items() if isinstance(v, (str, int)) and not isinstance(v, bool)]
-    return inert("  ".join(str(p) for p in parts if p not in (None, "")), 240)
+    return inert(" ".join(str(p) for p in parts if p not in (None, "")), 240)
 
 
 def _tokens(usage: Any) -> list[str]:

@@ -117,16 +117,37 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
+class _Enough(Exception):
+    """Whoever read our output has gone."""
+
+
+class _Interrupted(Exception):
+    """Ctrl-C."""
+
+
+class Commands(click.Group):
+    """A group that leaves two endings to us for which click has answers of its own."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run the command that was named."""
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            raise _Enough from None
+        except KeyboardInterrupt:
+            raise _Interrupted from None
+
+
 def run(command: click.Command, arguments: list[str] | None) -> NoReturn:
     """Run the command line and end the process with its exit code."""
     try:
         code = command.main(arguments, prog_name="looptap", standalone_mode=False)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (_Enough, BrokenPipeError):
         # Whoever read us has enough. Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, _Interrupted, KeyboardInterrupt):
         code = INTERRUPTED
     except click.UsageError as error:
         code = _fail(_usage(error), BAD_USAGE)

@@ -1,0 +1,346 @@
+"""The commands as people and scripts use them: output, exit codes, pipes, one-line errors."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from proxy.cli import cli
+from proxy.model import CaptureEnd, CaptureStart, Record
+from proxy.record import RecordWriter
+
+ROOT = Path(__file__).parents[1]
+SECOND = 1_000_000_000
+START = 1_790_000_000 * SECOND
+BODY = b'{"model":"claude-opus-5","messages":[{"role":"user","content":"\xc3\xa9"}]}'
+GZIP = b"\x1f\x8b\x08\x00not really\xff"
+
+
+def ids(number: int) -> dict[str, str]:
+    return {
+        "session": f"ses_{number}aaaaaaaaaaaaaaaaaaa",
+        "thread": f"thr_{number}aaaaaaaaaaaaaaaaaaa",
+        "turn": f"trn_{number}aaaaaaaaaaaaaaaaaaa",
+        "step": f"stp_{number}aaaaaaaaaaaaaaaaaaa",
+    }
+
+
+def a_turn(number: int, client: str, cause: str, at: int, answer: bytes) -> list[Any]:
+    """Everything that one recorded turn of one step leaves behind: a failed attempt and a good one."""
+    of = ids(number)
+    session = {"session": of["session"]}
+    thread = session | {"thread": of["thread"]}
+    turn = thread | {"turn": of["turn"]}
+    price = {"cost_usd": "0.0123", "cost_quality": "measured"}
+    usage = {"input_tokens": 1000, "cache_read_tokens": 800, "output_tokens": 50}
+    entries: list[Any] = [
+        Record(at, "session/start", **session, data={"client": client, "labels": {"env": f"e{number}"}}),
+        Record(at, "thread/start", **thread, data={"kind": "main", "partial": False, "matched_by": "prefix"}),
+        Record(at, "turn/start", **turn, data={"index": 0}),
+        Record(at, "step/start", **of, data={"index": 0, "model": "claude-opus-5", "epoch": 0}),
+    ]
+    for attempt, (outcome, status) in enumerate((("failed", 529), ("complete", 200))):
+        began = at + attempt * SECOND
+        exchange = f"exc_{number}{attempt}aaaaaaaaaaaaaaaaaa"
+        where = {"number": 2 * number + attempt, "exchange": exchange}
+        entries += [
+            CaptureStart(
+                exchange, where["number"], began, "anthropic", "anthropic", "https://api.anthropic.com",
+                "POST", "/@env=x/anthropic/v1/messages?beta=true", ((b"x-api-key", b"..."),), BODY,
+                labels={"env": "x"}, **of,
+            ),
+            CaptureEnd(exchange, began + SECOND // 2, "complete", status, ((b"X", b"\xe9"),), answer),
+            Record(
+                began + SECOND // 2, "step/attempt", **of,
+                data={
+                    "attempt": attempt, **where, "outcome": outcome, "status": status,
+                    "model": "claude-opus-5", "stop_reason": "end_turn" if outcome == "complete" else None,
+                    "usage": usage if outcome == "complete" else {}, "arrived_ns": began,
+                    "ended_ns": began + SECOND // 2, "first_output_ns": began + SECOND // 4,
+                    **(price if outcome == "complete" else {"cost_usd": "0", "cost_quality": "measured"}),
+                },
+            ),
+        ]  # fmt: skip
+    entries.append(Record(at + 2 * SECOND, "turn/end", **turn, data={"cause": cause, "steps": 1}))
+    return entries
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A record with two turns, the second of them the newest."""
+    writer = RecordWriter(tmp_path)
+    writer.write(a_turn(1, "codex", "error", START, GZIP))
+    writer.write(a_turn(2, "claude-code", "completed", START + 60 * SECOND, b"data: x\n\n"))
+    writer.close()
+    return tmp_path
+
+
+def looptap(data: Path, *arguments: str) -> tuple[int, bytes, str]:
+    """Run a command as a process of its own: exit code, stdout, stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", *arguments], cwd=ROOT, capture_output=True, timeout=50,
+        stdin=subprocess.DEVNULL, env=clean(data),
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+def clean(data: Path) -> dict[str, str]:
+    kept = {
+        k: v for k, v in os.environ.items() if not k.startswith(("LOOPTAP", "COLUMNS", "NO_COLOR", "FORCE"))
+    }
+    return kept | {"LOOPTAP_DATA_DIR": str(data), "PYTHONUTF8": "1"}
+
+
+def invoke(data: Path, *arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["--data-dir", str(data), *arguments], catch_exceptions=False)
+
+
+def test_turns_newest_first(data: Path) -> None:
+    lines = invoke(data, "turns").stdout.splitlines()
+    assert lines[0].split() == [
+        "AGE",
+        "TURN",
+        "AGENT",
+        "MODEL",
+        "CAUSE",
+        "STEPS",
+        "TOOK",
+        "IN",
+        "CACHED",
+        "OUT",
+        "COST",
+        "LABELS",
+    ]
+    assert [line.split()[1][:5] for line in lines[1:]] == ["trn_2", "trn_1"]
+    assert lines[1].split()[2:] == [
+        "claude-code",
+        "claude-opus-5",
+        "completed",
+        "1",
+        "2.0s",
+        "1.0k",
+        "80%",
+        "50",
+        "$0.0123",
+        "env=e2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        (["--limit", "1"], ["trn_2"]),
+        (["--cause", "error"], ["trn_1"]),
+        (["--agent", "codex"], ["trn_1"]),
+        (["--model", "claude-opus-5"], ["trn_2", "trn_1"]),
+        (["--model", "gpt-5"], []),
+        (["--label", "env=e2"], ["trn_2"]),
+        (["--label", "env"], ["trn_2", "trn_1"]),
+        (["--session", "ses_1"], ["trn_1"]),
+    ],
+)
+def test_turns_filters(data: Path, filters: list[str], found: list[str]) -> None:
+    assert [t["id"][:5] for t in json.loads(invoke(data, "turns", "--json", *filters).stdout)] == found
+
+
+def test_turns_json_is_the_turn_of_replay_with_where_and_when(data: Path) -> None:
+    newest = json.loads(invoke(data, "turns", "--json").stdout)[0]
+    assert newest["session"] == ids(2)["session"]
+    assert newest["thread"] == ids(2)["thread"]
+    assert newest["agent"] == "claude-code"
+    assert newest["labels"] == {"env": "e2"}
+    assert newest["started_at"] == "2026-09-21T14:14:20.000000Z"
+    assert newest["ended_at"] == "2026-09-21T14:14:22.000000Z"
+    assert (newest["cause"], newest["open"], newest["cost_usd"]) == ("completed", False, "0.0123")
+    assert [s["exchanges"] for s in newest["steps"]] == [[4, 5]]
+
+
+def test_sessions(data: Path) -> None:
+    found = json.loads(invoke(data, "sessions", "--json").stdout)
+    assert [(s["client"], s["turns"], s["cost_usd"]) for s in found] == [
+        ("claude-code", 1, "0.0123"),
+        ("codex", 1, "0.0123"),
+    ]
+    lines = invoke(data, "sessions", "--label", "env=e1").stdout.splitlines()
+    assert len(lines) == 2
+    assert "codex" in lines[1]
+
+
+def test_json_may_stand_before_the_command(data: Path) -> None:
+    before = CliRunner().invoke(cli, ["--json", "--data-dir", str(data), "turns"]).stdout
+    assert json.loads(before) == json.loads(invoke(data, "turns", "--json").stdout)
+
+
+def test_show_draws_the_newest_turn_a_step_a_session(data: Path) -> None:
+    newest = invoke(data, "show").stdout
+    assert newest.startswith(f"turn {ids(2)['turn']} · claude-code · completed")
+    assert "attempt 1 failed: 529" in newest
+    assert invoke(data, "show", "last").stdout == newest
+    assert invoke(data, "show", "trn_2").stdout == newest
+    assert invoke(data, "show", "stp_1").stdout.startswith(f"step {ids(1)['step']}\n└─ 1 ")
+    assert invoke(data, "show", "exc_11").stdout == invoke(data, "show", "stp_1").stdout
+    assert invoke(data, "show", "ses_1").stdout.startswith(
+        f"session {ids(1)['session']} · codex · 1 thread · 1 turn"
+    )
+    answer = json.loads(invoke(data, "show", "stp_1", "--json").stdout)
+    assert answer["step"]["attempts"][0]["status"] == 529
+    assert answer["findings"] == []
+
+
+def test_show_prints_exact_bytes(data: Path) -> None:
+    assert looptap(data, "show", "stp_1", "--request") == (0, BODY, "")
+    assert looptap(data, "show", "stp_1", "--response", "--attempt", "1") == (0, GZIP, "")
+    assert looptap(data, "show", "exc_20", "--response") == (0, b"data: x\n\n", "")
+    assert looptap(data, "show", "--request") == (0, BODY, "")
+
+
+def test_show_exchanges_writes_a_log_without_what_only_we_understand(data: Path) -> None:
+    code, out, _ = looptap(data, "show", "ses_1", "--exchanges")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [line["status"] for line in lines] == [529, 200]
+    first = lines[0]
+    assert first["path"] == "/v1/messages?beta=true"
+    assert first["host"] == "api.anthropic.com"
+    assert first["labels"] == {"env": "x"}
+    assert first["request_body"].encode() == BODY
+    assert "response_body" not in first
+    assert first["response_body_b64"]
+    assert first["response_headers"] == [["X", "é"]]
+    assert (first["t"], first["t_end"], first["end"]) == (1_790_000_000.0, 1_790_000_000.5, "complete")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["show", "trn_9"], 1, "`looptap turns`"),
+        (["show", "trn_"], 1, "fits several"),
+        (["show", "stp_1", "--request", "--attempt", "3"], 1, "has 2 attempt(s)"),
+        (["show", "stp_1", "--attempt", "1"], 2, "--attempt goes with"),
+        (["show", "stp_1", "--request", "--exchanges"], 2, "does not go with"),
+        (["turns", "--session", "trn_1"], 1, "is a turn, not a session"),
+        (["turns", "--limit", "0"], 2, "Try 'looptap turns --help'"),
+        (["frobnicate"], 2, "No such command"),
+        (["replay", "no-such-file.jsonl"], 1, "no-such-file.jsonl: there is no such file"),
+        (["--data-dir", "/nonexistent", "turns"], 1, "looptap serve"),
+        (["--config", "no-such.yaml", "check"], 2, "no-such.yaml: there is no such file"),
+        (["--config", "no-such.yaml", "replay", __file__], 2, "no such file"),
+    ],
+)
+def test_errors_are_one_line_that_says_what_to_do(
+    data: Path, arguments: list[str], code: int, says: str
+) -> None:
+    exit_code, out, err = looptap(data, *arguments)
+    assert (exit_code, out) == (code, b"")
+    assert says in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_check_lists_every_problem_with_its_line(data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "looptap.yaml"
+    config.write_text("mode: obey\nidle_after: 5\n")
+    code, out, err = looptap(data, "check", "--config", str(config))
+    assert (code, out) == (2, b"")
+    assert [line.rpartition("looptap.yaml:")[2][:1] for line in err.splitlines()] == ["1", "2"]
+    code, out, err = looptap(data, "check", "--config", str(config), "--json")
+    assert [p["line"] for p in json.loads(out)["problems"]] == [1, 2]
+    config.write_text("mode: observe\n")
+    assert looptap(data, "check", "--config", str(config))[0] == 0
+
+
+def test_schema_is_a_json_schema() -> None:
+    schema = json.loads(CliRunner().invoke(cli, ["schema"]).stdout)
+    assert "budgets" in schema["properties"]
+
+
+def test_every_command_has_help_with_an_example_and_the_common_options() -> None:
+    for name, command in cli.commands.items():  # type: ignore[attr-defined]
+        text = CliRunner().invoke(cli, [name, "--help"]).stdout
+        assert f"looptap {name}" in text.partition("Usage:")[2].partition("\n")[2], name
+        assert {"--config", "--data-dir", "--json"} <= {o for p in command.params for o in p.opts}, name
+
+
+def test_version_and_completion() -> None:
+    assert CliRunner().invoke(cli, ["--version"]).stdout.startswith("looptap ")
+    assert "_LOOPTAP_COMPLETE" in CliRunner().invoke(cli, ["--help"]).stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy"], cwd=ROOT, capture_output=True, text=True, timeout=50,
+        env={**os.environ, "_LOOPTAP_COMPLETE": "bash_source"},
+    )  # fmt: skip
+    assert "complete" in done.stdout
+
+
+def test_a_reader_that_has_enough_is_no_error(data: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "proxy", "turns"], cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE,
+            env=clean(data), timeout=50,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_internal_error_is_one_line_and_a_traceback_only_on_request(data: Path) -> None:
+    broken = (
+        "import proxy.cli as c\n"
+        "def bad(*a): raise RuntimeError('odd\\x1b[2J')\n"
+        "c.turns_table = bad\nc.main(['turns'])"
+    )
+    for debug in ("", "1"):
+        done = subprocess.run(
+            [sys.executable, "-c", broken], cwd=ROOT, capture_output=True, text=True, timeout=50,
+            env=clean(data) | {"LOOPTAP_DEBUG": debug},
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert ("Traceback" in done.stderr) is bool(debug)
+        assert done.stderr.splitlines()[-1].startswith(r"looptap: internal error: RuntimeError: odd\x1b[2J")
+
+
+def test_tail_follows_and_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
+    tail = subprocess.Popen(
+        [sys.executable, "-m", "proxy", "tail", "--json", "--after", "0"], cwd=ROOT, env=clean(tmp_path),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with tail:
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        assert tail.stderr.readline().startswith("waiting…")  # before there is a record
+        writer = RecordWriter(tmp_path)
+        writer.write(a_turn(1, "codex", "error", START, GZIP))
+        first = [json.loads(tail.stdout.readline()) for _ in range(7)]
+        before = time.monotonic()
+        writer.write(a_turn(2, "codex", "error", START, GZIP))
+        second = json.loads(tail.stdout.readline())
+        assert time.monotonic() - before < 2
+        assert [e["type"] for e in first] == [
+            "session/start", "thread/start", "turn/start", "step/start", "step/attempt", "step/attempt",
+            "turn/end",
+        ]  # fmt: skip
+        assert (second["seq"], second["session"]) == (8, ids(2)["session"])
+        tail.send_signal(signal.SIGINT)
+        assert tail.wait(timeout=20) == 130
+        assert tail.stderr.read() == ""
+        writer.close()
+
+
+def test_tail_in_words_of_one_turn(data: Path) -> None:
+    tail = subprocess.Popen(
+        [sys.executable, "-m", "proxy", "tail", "--turn", "trn_2", "--after", "0"], cwd=ROOT, env=clean(data),
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    with tail:
+        assert tail.stdout is not None
+        lines = [tail.stdout.readline() for _ in range(5)]
+        tail.kill()
+    assert lines[0].startswith("14:14:20.000  turn/start")
+    assert "529" in lines[2]
+    assert "completed 1 step in ?" in lines[4]
