@@ -145,7 +145,8 @@ class _Zlib:
                 self._inflate = zlib.decompressobj(31)
                 self.whole = False
             piece = self._inflate.decompress(data, PIECE)
-            ended = self.whole = self._inflate.eof
+            ended: bool = self._inflate.eof
+            self.whole = ended
             data = self._inflate.unused_data if ended else self._inflate.unconsumed_tail
             if piece:
                 yield piece
@@ -167,7 +168,7 @@ class _Brotli:
         piece = self._decompress.process(data, output_buffer_limit=PIECE)
         while piece:
             yield piece
-            if self.whole:
+            if self._decompress.is_finished():
                 return
             piece = self._decompress.process(b"", output_buffer_limit=PIECE)
 
