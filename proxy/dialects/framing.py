@@ -1,0 +1,73 @@
+"""Is a reply one JSON document or an event stream? Told by its first byte, not by its head.
+
+Providers answer a stream request with plain JSON errors (some still labelled as event streams),
+send white space for minutes before a JSON document, and comments before events. Lives here: that
+choice and the splitting. Lives elsewhere: what the documents mean.
+
+The one invariant: any split of the bytes gives the same frames and the same document.
+"""
+
+from typing import Any
+
+import orjson
+
+from proxy.sse import SSE
+
+MAX_DOCUMENT = 64 * 1024 * 1024
+"""Bytes of a plain reply that are read; a longer one is relayed unread."""
+
+_SPACE = b" \t\r\n\xef\xbb\xbf"
+
+Frame = tuple[str, bytes]
+
+
+class Framing:
+    """Splits one reply. ``feed`` gives events of a stream; ``finish`` its last one, or the document."""
+
+    __slots__ = ("_parts", "_size", "_sse", "document")
+
+    def __init__(self) -> None:
+        self._sse: SSE | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.document: Any = None
+        """The parsed plain reply, after ``finish``."""
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the reply has turned out to be an event stream."""
+        return self._sse is not None
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take body bytes; the events that they complete."""
+        if self._sse is not None:
+            return self._sse.feed(data)
+        if not self._size:
+            data = data.lstrip(_SPACE)
+            if not data:
+                return []
+            if data[0] not in b'{["':
+                self._sse = SSE()
+                return self._sse.feed(data)
+        self._size += len(data)
+        if self._size <= MAX_DOCUMENT:
+            self._parts.append(data)
+        else:
+            self._parts = []
+        return []
+
+    def finish(self) -> list[Frame]:
+        """The end of the body: the stream's unfinished last event; the document is parsed."""
+        if self._sse is not None:
+            return self._sse.flush()
+        self.document = load(b"".join(self._parts))
+        self._parts = []
+        return []
+
+
+def load(data: bytes) -> Any:
+    """Parsed JSON; None for what is none."""
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        return None

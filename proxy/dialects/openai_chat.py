@@ -1,0 +1,208 @@
+"""Chat Completions: what OpenAI began and a dozen providers speak, each a little differently.
+
+Lives here: requests and their messages, whole and streamed replies, edits, refusals. Where
+providers differ in usage, reasoning or caps is ``compat``; how errors look is ``openai_errors``.
+
+The one invariant: an assistant message has one reading, whether it was streamed, came whole, or
+was sent back by a client: reasoning, then text, then calls, each at most once but the calls.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from proxy.dialects import chat_message
+from proxy.dialects.chat_stream import ChatDecoder
+from proxy.dialects.compat import cap_field, nudge_role
+from proxy.dialects.hints import read_hints
+from proxy.dialects.openai_errors import error_object, plain_words, refusal_fields, refuse
+from proxy.dialects.splice import append_to_list, insert_field, replace_number, span_of
+from proxy.identity import canonical, item_digest, without_marks
+from proxy.model import Head, Message, ModelRequest, Tool
+from proxy.ports import ResponseDecoder, Unreadable
+from proxy.verdict import Edit, Reply, Terminal
+
+_CAPS = ("max_completion_tokens", "max_tokens")
+_UNTOLD = frozenset({"tools", "functions"})
+_DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
+_MAX_CHOICES = 16
+
+
+class OpenAIChat:
+    """The dialect of ``/chat/completions``."""
+
+    name = "openai_chat"
+    list_key = "messages"
+
+    def read_message(self, raw: Any) -> Message:
+        """Read one element of ``messages``."""
+        return chat_message.read_message(raw)
+
+    def read_request(
+        self, head: Head, path: str, fields: Mapping[str, Any], messages: tuple[Message, ...]
+    ) -> ModelRequest:
+        """Put a request together. Azure names the model in the path."""
+        model = fields.get("model")
+        if not isinstance(model, str) or not model:
+            deployment = _DEPLOYMENT.search(path)
+            if deployment is None and not messages:
+                raise Unreadable("a chat completion without model and messages")
+            model = deployment[1] if deployment is not None else ""
+        system, ask = _system_and_ask(messages)
+        bound = fields.get("response_format")
+        return ModelRequest(
+            dialect="openai_chat",
+            operation="chat",
+            model=model,
+            stream=fields.get("stream") is True,
+            messages=messages,
+            list_key=self.list_key,
+            tools=tuple(_tools(fields)),
+            max_output_tokens=_cap(fields),
+            hints=read_hints(head, fields, system=system, ask=ask),
+            output_schema=isinstance(bound, dict) and bound.get("type") == "json_schema",
+            options={name: value for name, value in fields.items() if name not in _UNTOLD},
+        )
+
+    def decoder(self, request: ModelRequest, status: int, content_type: str) -> ResponseDecoder:
+        """A decoder; what the reply is shows in its first byte, whatever its content type says."""
+        return ChatDecoder(status)
+
+    def edit_request(self, body: bytes, request: ModelRequest, edits: Sequence[Edit]) -> bytes:
+        """``clamp`` lowers the cap in place, ``nudge`` adds a last message; other kinds change nothing."""
+        for edit in edits:
+            if edit.kind == "clamp" and edit.max_output_tokens is not None:
+                body = _clamp(body, request.model, edit.max_output_tokens)
+            elif edit.kind == "nudge" and edit.text:
+                body = _nudge(body, request, edit.text)
+        return body
+
+    def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
+        """An error (400), or for ``message`` a whole reply that says what was reached."""
+        if why.kind != "message" or request is None:
+            return refuse(why, request_id)
+        if request.stream:
+            fields = refusal_fields(why, request_id, b"text/event-stream; charset=utf-8")
+            return Reply(200, fields, _streamed_reply(request, why, request_id))
+        return Reply(
+            200, refusal_fields(why, request_id, b"application/json"), _whole_reply(request, why, request_id)
+        )
+
+    def closing_frames(self, request: ModelRequest, why: Terminal) -> bytes:
+        """An error chunk, which SDKs raise, and the end mark; nothing where the reply is one document."""
+        if not request.stream:
+            return b""
+        return _frame({"error": error_object(why)}) + b"data: [DONE]\n\n"
+
+
+# -- reading
+
+
+def _system_and_ask(messages: Sequence[Message]) -> tuple[str, str]:
+    """The instructions' beginning and the last words of the user."""
+    system = next(
+        (item.text for m in messages[:4] for item in m.items if item.kind == "system" and item.text), ""
+    )
+    for message in reversed(messages[-4:]):
+        if message.role == "user":
+            return system, next((item.text for item in reversed(message.items) if item.kind == "user"), "")
+    return system, ""
+
+
+def _tools(fields: Mapping[str, Any]) -> Iterable[Tool]:
+    for key in ("tools", "functions"):
+        listed = fields.get(key)
+        for raw in listed if isinstance(listed, list) else ():
+            if not isinstance(raw, dict):
+                continue
+            kind = raw.get("type", "function")
+            inner = raw.get(kind) if isinstance(kind, str) else None
+            name = (inner if isinstance(inner, dict) else raw).get("name")
+            server = key == "tools" and kind not in ("function", "custom")
+            digest = item_digest("tool", "system", canonical(without_marks(raw, chat_message.MARKS)))
+            yield Tool(name if isinstance(name, str) else str(kind), digest, server)
+
+
+def _cap(fields: Mapping[str, Any]) -> int | None:
+    for name in _CAPS:
+        value = fields.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+# -- editing
+
+
+def _clamp(body: bytes, model: str, most: int) -> bytes:
+    """Lower every cap that the request has; give it one where it has none."""
+    capped = False
+    for name in _CAPS:
+        span = span_of(body, name)
+        if span is None:
+            continue
+        value = body[span[0] : span[1]]
+        capped = capped or value != b"null"
+        if value.isdigit() and int(value) > most:
+            body = replace_number(body, (name,), most) or body
+    if capped:
+        return body
+    name = cap_field(model)
+    number = b"%d" % most
+    if span_of(body, name) is not None:
+        return replace_number(body, (name,), most) or body
+    return insert_field(body, (), name, number) or body
+
+
+def _nudge(body: bytes, request: ModelRequest, text: str) -> bytes:
+    last = request.messages[-1].role if request.messages else "user"
+    role = nudge_role(request.model, last)
+    if role is None:
+        return body
+    return append_to_list(body, ("messages",), orjson.dumps({"role": role, "content": text})) or body
+
+
+# -- speaking
+
+
+def _about(request: ModelRequest, request_id: str, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{request_id}", "object": kind, "created": 0, "model": request.model}
+
+
+def _choices(request: ModelRequest) -> range:
+    wanted = request.options.get("n")
+    return range(min(wanted, _MAX_CHOICES) if isinstance(wanted, int) and wanted > 1 else 1)
+
+
+_NOTHING = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+def _whole_reply(request: ModelRequest, why: Terminal, request_id: str) -> bytes:
+    message = {"role": "assistant", "content": plain_words(why.message), "refusal": None}
+    choices = [
+        {"index": index, "message": message, "logprobs": None, "finish_reason": "stop"}
+        for index in _choices(request)
+    ]
+    return orjson.dumps(
+        {**_about(request, request_id, "chat.completion"), "choices": choices, "usage": _NOTHING}
+    )
+
+
+def _streamed_reply(request: ModelRequest, why: Terminal, request_id: str) -> bytes:
+    about = _about(request, request_id, "chat.completion.chunk")
+    frames: list[bytes] = []
+    for index in _choices(request):
+        delta = {"role": "assistant", "content": plain_words(why.message)}
+        for said, reason in ((delta, None), ({}, "stop")):
+            choice = {"index": index, "delta": said, "logprobs": None, "finish_reason": reason}
+            frames.append(_frame({**about, "choices": [choice]}))
+    wanted = request.options.get("stream_options")
+    if isinstance(wanted, dict) and wanted.get("include_usage") is True:
+        frames.append(_frame({**about, "choices": [], "usage": _NOTHING}))
+    return b"".join((*frames, b"data: [DONE]\n\n"))
+
+
+def _frame(value: Mapping[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(value, default=str) + b"\n\n"
