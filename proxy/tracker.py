@@ -87,6 +87,8 @@ class Tracker:
         )
         self._births = Births(emit, new_id, self.shelf)
         self._idle: list[tuple[int, int, Turn]] = []
+        self._changed: dict[str, Thread] = {}
+        """Threads whose head has changed since it was last taken, oldest change first."""
         self._watched = 0
 
     # -- a request comes
@@ -104,6 +106,7 @@ class Tracker:
         thread.last_ns = thread.session.last_ns = placement.step_state.turn.last_ns = now_ns
         placement.step_state.running += 1
         self.shelf.touch(thread)
+        self._changed[thread.id] = thread
         return placement
 
     def _join(
@@ -303,6 +306,7 @@ class Tracker:
             return
         placement.closed = True
         step, exchange = placement.step_state, placement.exchange
+        self._changed[step.thread.id] = step.thread
         turn, reply = step.turn, attempt.reply
         if attempt.outcome != "refused":
             self.admit(placement, attempt.arrived_ns)
@@ -397,6 +401,11 @@ class Tracker:
     def heads(self) -> list[dict[str, Any]]:
         """Heads of all threads at hand, those in use last."""
         return [head(thread) for thread in self.shelf.threads.values()]
+
+    def changed_heads(self, most: int) -> list[dict[str, Any]]:
+        """Heads of the threads that changed since the last call; beyond ``most``, of the newest ones."""
+        changed, self._changed = list(self._changed.values()), {}
+        return [head(thread) for thread in changed[-most:]]
 
     def load(self, heads: Iterable[Mapping[str, Any]]) -> int:
         """Take in heads that are not at hand yet; answers how many were."""
