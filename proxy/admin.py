@@ -14,6 +14,7 @@ import hmac
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,19 +55,24 @@ class AdminParts:
     metrics: Callable[[], str]
 
 
-def read_or_make_token(data_dir: Path) -> str:
-    """The admin token of this data directory; made at first start, readable by the owner only."""
+def read_or_make_token(data_dir: Path, warn: Callable[[str], None]) -> str:
+    """The admin token of this data directory; made at first start, readable by the owner only.
+
+    Where the directory cannot be written the token holds for this process alone.
+    """
     path = data_dir / TOKEN_FILE
-    try:
+    with suppress(OSError, UnicodeDecodeError):
         token = path.read_text(encoding="ascii").strip()
         if token:
             return token
-    except (FileNotFoundError, UnicodeDecodeError):
-        pass
     token = secrets.token_urlsafe(24)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w", encoding="ascii") as file:
-        file.write(token + "\n")
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            file.write(token + "\n")
+    except OSError as error:
+        warn(f"{path}: {error.strerror}; the admin token will change with the next start")
     return token
 
 

@@ -1,0 +1,389 @@
+"""The composition root: settings in, a running proxy out. The one file that names the parts.
+
+``start`` builds core, record, data port and admin port and answers with ``Running``; ``serve``
+keeps that up until a signal, reloading the settings when their file changes. What cannot be had
+(a record directory that is not writable, say) degrades to relaying with a warning; only a port
+that is taken or settings that are wrong keep the proxy from starting.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from exporters.jsonl import JsonlExporter
+from exporters.prometheus import PrometheusExporter
+from proxy import admin, dialects
+from proxy.catalog import RecordCatalog
+from proxy.chain import Chain
+from proxy.config import ConfigError, Settings, explain, exporter_options, upstreams
+from proxy.core import Core, CoreSettings
+from proxy.dial import TlsSettings
+from proxy.model import Identity, Record
+from proxy.outbox import Limits, Outbox
+from proxy.payers import Payers
+from proxy.ports import Exporter
+from proxy.pricing import PriceBook
+from proxy.reading import Library
+from proxy.record import Keep, Reader, RecordMissing, RecordWriter
+from proxy.routes import RouteTable
+from proxy.server import Server
+from proxy.tracker import Tracker
+from proxy.upstream import UpstreamPool
+from proxy.wire import WireLimits
+
+GRACE_S = 30.0
+"""How long a stream may go on after the proxy was asked to stop."""
+_PULSE_S = 0.25
+_MOST_HEADS = 500
+"""Thread heads put away in one pulse; under more load than that, threads in mid-turn go first."""
+_WATCH_S = 1.0
+
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A proxy that is up."""
+
+    data_url: str
+    admin_url: str
+    """With the token in it, as it is printed."""
+    parts: "_Parts"
+
+    async def stop(self, grace_s: float = GRACE_S) -> None:
+        """Stop accepting, let streams end, write what is queued."""
+        await self.parts.stop(grace_s)
+
+    def reload(self, settings: Settings) -> None:
+        """Take over what may change while running: upstreams, keys, prices, switches."""
+        self.parts.reload(settings)
+
+    async def flush(self) -> None:
+        """Everything observed so far is on disk afterwards."""
+        self.parts.put_heads()
+        await asyncio.wrap_future(self.parts.outbox.barrier())
+
+
+async def start(settings: Settings, warn: Warn = lambda text: None) -> Running:
+    """Build everything and listen. Raises OSError where a port cannot be had."""
+    parts = _Parts(settings, warn)
+    try:
+        return await parts.start()
+    except BaseException:
+        await parts.stop(0)
+        raise
+
+
+def new_id() -> Callable[[str, str], str]:
+    """Random ids: a prefix and 20 characters. Randomness is fetched for many at once."""
+    pool = bytearray()
+
+    def make(prefix: str, seed: str) -> str:
+        nonlocal pool
+        if len(pool) < 10:
+            pool = bytearray(os.urandom(10 * 256))
+        taken = pool[-10:].hex()
+        del pool[-10:]
+        return prefix + taken
+
+    return make
+
+
+class _Parts:
+    """All parts of one running proxy, and their life."""
+
+    def __init__(self, settings: Settings, warn: Warn) -> None:
+        self.settings = settings
+        self.warn = warn
+        self._started_ns = time.time_ns()
+        self._runner: web.AppRunner | None = None
+        self._pulse: asyncio.Task[None] | None = None
+        self._exporting: asyncio.Task[None] | None = None
+        self.metrics = PrometheusExporter(self._readings)
+        store = settings.store
+        keep = Keep(age_ns=int(store.keep), max_bytes=int(store.max_size))
+        self.data_dir = Path(store.path)
+        writer = RecordWriter(self.data_dir, keep=keep, warn=warn)
+        self.outbox = Outbox(writer, self._exporters(), limits=Limits(), warn=warn)
+        self.core = self._core()
+        self.server = Server(
+            self._routes(settings),
+            self.core,
+            UpstreamPool(tls=_tls(settings)),
+            WireLimits(max_buffered=int(settings.limits.max_buffered)),
+            _payers(settings),
+            self._fault,
+            on_internal_error=settings.on_internal_error,
+            on_abort=settings.on_abort,
+            refuse_websocket=_enforces(settings),
+        )
+
+    def _core(self) -> Core:
+        settings = self.settings
+        record_bodies = settings.store.record == "full"
+        tracker = Tracker(
+            self.outbox.put,
+            new_id(),
+            idle_after_ns=int(settings.idle_after),
+            previews=record_bodies,
+        )
+        with suppress(RecordMissing), Reader(self.data_dir) as reader:
+            tracker.load(reader.heads())
+        return Core(
+            dialects=dialects.match,
+            library=Library(int(settings.limits.body_cache)),
+            tracker=tracker,
+            chain=Chain(mode=settings.mode, on_fault=self._fault),
+            prices=PriceBook(settings.prices),
+            sink=self.outbox,
+            settings=CoreSettings(record_bodies=record_bodies, max_decoded=int(settings.limits.decoded)),
+            on_fault=self._fault,
+        )
+
+    def _exporters(self) -> Sequence[Exporter]:
+        chosen: list[Exporter] = [self.metrics]
+        if "jsonl" in self.settings.exporters:
+            options = exporter_options(self.settings, "jsonl").read(JsonlOptions)
+            chosen.append(JsonlExporter(Path(options.path).expanduser()))
+        return chosen
+
+    @staticmethod
+    def _routes(settings: Settings) -> RouteTable:
+        return RouteTable(upstreams(settings), settings.default_upstream)
+
+    # -- life
+
+    async def start(self) -> Running:
+        listen, admin_address = self.settings.listen, self.settings.admin
+        host, port = await self.server.start(listen.host, listen.port)
+        self.outbox.start()
+        self._exporting = asyncio.create_task(self.outbox.export(), name="exporters")
+        self._pulse = asyncio.create_task(self._beat(), name="pulse")
+        admin_host, admin_port, token = await self._start_admin(admin_address.host, admin_address.port)
+        return Running(
+            _url(host, port), f"{_url(admin_host, admin_port)}/?token={token}", self
+        )
+
+    async def _start_admin(self, host: str, port: int) -> tuple[str, int, str]:
+        token = admin.read_or_make_token(self.data_dir, self.warn)
+        hosts = frozenset({"127.0.0.1", "localhost", "[::1]", host.lower()})
+        application = admin.build(
+            admin.AdminParts(RecordCatalog(self.data_dir), token, hosts, self.ready, self.metrics.render)
+        )
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        address = self._runner.addresses[0]
+        return address[0], address[1], token
+
+    async def stop(self, grace_s: float) -> None:
+        await self.server.stop(grace_s)
+        for task in (self._pulse,):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        self.put_heads()
+        self.outbox.stop_exporting()
+        if self._exporting is not None:
+            await asyncio.wait({self._exporting}, timeout=5)
+            self._exporting.cancel()
+        await asyncio.to_thread(self.outbox.close)
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def reload(self, settings: Settings) -> None:
+        """Put new settings in place; what an exchange began with stays its own."""
+        shell = self.server.shell
+        shell.routes = self._routes(settings)
+        shell.identify = _payers(settings)
+        shell.on_internal_error = settings.on_internal_error
+        shell.on_abort = settings.on_abort
+        shell.refuse_websocket = _enforces(settings)
+        self.core.prices = PriceBook(settings.prices)
+        self.core.chain.mode = settings.mode
+        self.core.tracker.idle_after_ns = int(settings.idle_after)
+        self.settings = settings
+
+    async def _beat(self) -> None:
+        """What is done now and then: idle turns are closed, thread heads are put away."""
+        while True:
+            await asyncio.sleep(_PULSE_S)
+            try:
+                self.core.tick(time.time_ns())
+                self.put_heads()
+            except Exception as error:  # noqa: BLE001 - ours: the next beat tries again
+                self.server.shell.faults.caught("pulse", error)
+
+    def put_heads(self) -> None:
+        """Hand the heads of threads that changed to the record, so that a restart goes on with them."""
+        self.outbox.heads(self.core.tracker.changed_heads(_MOST_HEADS))
+
+    # -- what is told
+
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        """``/readyz``: whether traffic is taken, whether it is recorded, and what is enforced."""
+        readings = self.outbox.readings()
+        stopping = self.server.shell.pulse.stopping
+        return not stopping, {
+            "ready": not stopping,
+            "record": readings.away or "ok",
+            "says": list(explain(self.settings)),
+        }
+
+    def _readings(self) -> Mapping[str, float]:
+        wire, box = self.server.counters, self.outbox.readings()
+        return {
+            "requests_total": wire.requests_total,
+            "open_connections": wire.open_connections,
+            "open_exchanges": wire.open_exchanges,
+            "open_streams": wire.open_streams,
+            "upstream_connections": wire.upstream_connections,
+            "buffered_bytes": wire.buffered_bytes,
+            "rejected_connections_total": wire.rejected_connections_total,
+            "faults_total": sum(wire.faults.values()),
+            "unmodelled_total": sum(self.core.unmodelled.values()),
+            "record_queued": box.queued,
+            "record_queued_bytes": box.queued_bytes,
+            "record_lag_seconds": box.lag_s,
+            "record_dropped_bodies_total": box.dropped_bodies,
+            "record_dropped_events_total": box.dropped_events,
+            "record_write_errors_total": sum(box.write_errors.values()),
+            "export_dropped_total": sum(lane.dropped for lane in box.exporters),
+            "export_failures_total": sum(lane.failures for lane in box.exporters),
+            "uptime_seconds": (time.time_ns() - self._started_ns) / 1e9,
+        }
+
+    def _fault(self, where: str, error: BaseException) -> None:
+        """An internal fault: told once per kind, counted always; its words may hold content, so not they."""
+        kind = type(error).__name__
+        self.warn(f"internal fault in {where} ({kind}): the traffic goes on, what it showed is lost")
+        self.outbox.put(
+            Record(time.time_ns(), "internal/error", data={"where": where, "kind": kind, "count": 1})
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JsonlOptions:
+    """Options of the ``jsonl`` exporter."""
+
+    path: str
+
+
+def _payers(settings: Settings) -> Payers:
+    return Payers(
+        {
+            key.sha256: Identity(
+                key.name,
+                key.team,
+                settings.teams[key.team].org if key.team in settings.teams else "default",
+                dict(key.labels),
+            )
+            for key in settings.keys
+        }
+    )
+
+
+def _tls(settings: Settings) -> dict[str, TlsSettings]:
+    return {
+        name: TlsSettings(ca_file=str(one.ca_file))
+        for name, one in settings.upstreams.items()
+        if one.ca_file is not None
+    }
+
+
+def _enforces(settings: Settings) -> bool:
+    """Whether anything may be refused, so that no traffic may pass by unread."""
+    if settings.mode != "enforce":
+        return False
+    acting = any(p.enabled and p.action not in ("observe", "warn") for p in settings.policies.values())
+    return bool(settings.budgets) or acting
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+# -- a process of its own
+
+
+async def serve(
+    settings: Settings,
+    *,
+    announce: Callable[[Running], None],
+    warn: Warn,
+    load_again: Callable[[Settings], Settings] | None = None,
+    watch: Path | None = None,
+) -> None:
+    """Run until SIGTERM or SIGINT. SIGHUP or a changed file (``watch``) loads the settings again."""
+    loop = asyncio.get_running_loop()
+    done, again = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, done.set)
+    if load_again is not None:
+        loop.add_signal_handler(signal.SIGHUP, again.set)
+    running = await start(settings, warn)
+    announce(running)
+    watching = asyncio.create_task(_watch(watch, again), name="watch") if watch is not None else None
+    reloading = (
+        asyncio.create_task(_reload(running, again, load_again, warn), name="reload") if load_again else None
+    )
+    await done.wait()
+    for task in (watching, reloading):
+        if task is not None:
+            task.cancel()
+    await running.stop()
+
+
+async def _watch(path: Path, changed: asyncio.Event) -> None:
+    before = _stamp(path)
+    while True:
+        await asyncio.sleep(_WATCH_S)
+        now = _stamp(path)
+        if now != before:
+            before = now
+            changed.set()
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+async def _reload(
+    running: Running, again: asyncio.Event, load_again: Callable[[Settings], Settings], warn: Warn
+) -> None:
+    while True:
+        await again.wait()
+        again.clear()
+        try:
+            settings = load_again(running.parts.settings)
+        except ConfigError as error:
+            for problem in error.problems:
+                warn(f"{problem}; the settings in force stay as they were")
+            continue
+        except OSError as error:
+            warn(f"the settings cannot be read ({error.strerror}); those in force stay as they were")
+            continue
+        running.reload(settings)
+        for name in settings.pinned:
+            warn(f"{name} changed, which only a restart can apply")
+        warn("settings loaded again")
+
+
+def stderr_warning(text: str) -> None:
+    """A warning for the operator: one line on stderr."""
+    print(f"looptap: {text}", file=sys.stderr, flush=True)
