@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("proxy", "policies", "exporters")
 
 DOORS = {
-    "httptools": ("proxy.server", "proxy.upstream"),
+    "httptools": ("proxy.reader", "proxy.upstream"),
     "aiohttp": ("proxy.admin", "proxy.app", "proxy.demo", "proxy.demo_agents", "proxy.demo_model"),
     "redis": ("proxy.stores.redis",),
     "opentelemetry": ("exporters.otel",),

@@ -26,7 +26,8 @@ def test_names_case_order_repeats_and_bytes_are_kept() -> None:
         b"User-Agent: u/1\r\nUser-Agent: u/2\r\n\r\n"
     )
     assert response_head(299, b"Od\xe9", fields, close=False) == (
-        b"HTTP/1.1 299 Od\xe9\r\nX-B: caf\xe9\r\nx-a: \r\nX-b: 2\r\nUser-Agent: u/1\r\nUser-Agent: u/2\r\n\r\n"
+        b"HTTP/1.1 299 Od\xe9\r\nX-B: caf\xe9\r\nx-a: \r\nX-b: 2\r\n"
+        b"User-Agent: u/1\r\nUser-Agent: u/2\r\n\r\n"
     )
 
 
@@ -63,7 +64,8 @@ def test_a_handshake_keeps_its_upgrade() -> None:
         (b"Sec-WebSocket-Key", b"k"),
     ]
     assert request_head("GET", "/", b"h", fields, upgrade=True) == (
-        b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\n"
+        b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Key: k\r\n\r\n"
     )
 
 
