@@ -17,7 +17,8 @@ from proxy.dialects import chat_message
 from proxy.dialects.chat_stream import ChatDecoder
 from proxy.dialects.compat import cap_field, nudge_role
 from proxy.dialects.hints import read_hints
-from proxy.dialects.openai_errors import error_object, plain_words, refusal_fields, refuse
+from proxy.dialects.openai_errors import error_object, refuse
+from proxy.dialects.refusals import plain_words, refusal_fields
 from proxy.dialects.splice import append_to_list, insert_field, replace_number, span_of
 from proxy.identity import canonical, item_digest, without_marks
 from proxy.model import Head, Message, ModelRequest, Tool

@@ -2,44 +2,22 @@
 
 Shared by Chat Completions and Responses, whose errors are the same object. Lives here: nine error
 shapes of compatible providers, the refusal that every measured client takes as final (status 400,
-``invalid_request_error``), and the words that must not stand in it because clients act on them.
+``invalid_request_error``). Words and fields that all dialects' refusals share are ``refusals``.
 
 The one invariant: reading never raises and never invents; what names no error is None.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from proxy.dialects.refusals import plain_words, refusal_fields, shown
 from proxy.model import ProviderError
 from proxy.verdict import Reply, Terminal
 
 _MAX_MESSAGE = 2_000
 _MAX_CODE = 200
-
-_TELLING: Mapping[str, str] = {
-    "rate limit": "request pace",
-    "overloaded": "over its load",
-    "prompt is too long": "prompt has too many tokens",
-    "context length": "context size",
-    "context window": "context size",
-    "maximum context": "largest context",
-    "exceeds the limit of": "is above the cap of",
-    "too large": "above the cap",
-    "exhausted": "used up",
-    "unavailable": "not to be had",
-    "could not be verified": "was not verified",
-    "content_policy_violation": "policy breach",
-    "safety system": "guard",
-    "invalid api key": "key not accepted",
-    "capability_rejected": "not allowed",
-    "thinking": "reasoning",
-    "signature": "proof",
-}
-"""Fragments by which clients classify an error (retry it, compact, drop features), and other words."""
-_TELLING_PATTERN = re.compile("|".join(map(re.escape, _TELLING)), re.IGNORECASE)
 
 
 def read_error(value: Any, *, failed: bool = False) -> ProviderError | None:
@@ -108,11 +86,6 @@ def _text(value: Any) -> str:
 # -- our own
 
 
-def plain_words(message: str) -> str:
-    """A message without the fragments that clients would act upon."""
-    return _TELLING_PATTERN.sub(lambda match: _TELLING[match[0].lower()], message)
-
-
 def error_object(why: Terminal) -> dict[str, Any]:
     """What stands under ``error`` in a body or frame of ours."""
     waits = why.retry_after_s is not None
@@ -121,30 +94,8 @@ def error_object(why: Terminal) -> dict[str, Any]:
         "type": "requests" if waits else "invalid_request_error",
         "param": None,
         "code": why.code,
-        "looptap": {"code": why.code, "policy": why.policy, **why.fields},
+        "looptap": shown(why),
     }
-
-
-def refusal_fields(why: Terminal, request_id: str, content_type: bytes) -> list[tuple[bytes, bytes]]:
-    """Header fields of an answer of ours."""
-    fields = [
-        (b"content-type", content_type),
-        (b"x-request-id", _latin(request_id)),
-        (b"x-looptap-refused", refused_field(why)),
-    ]
-    if why.kind == "message":
-        return fields
-    if why.retry_after_s is not None:
-        fields.append((b"retry-after", b"%d" % why.retry_after_s))
-    else:
-        fields.append((b"x-should-retry", b"false"))
-    return fields
-
-
-def refused_field(why: Terminal) -> bytes:
-    """``x-looptap-refused``: the code, then every field as ``; name=value``."""
-    parts = [why.code, f"policy={why.policy}", *(f"{name}={value}" for name, value in why.fields.items())]
-    return _latin("; ".join(part for part in parts if part))
 
 
 def refuse(why: Terminal, request_id: str) -> Reply:
@@ -152,7 +103,3 @@ def refuse(why: Terminal, request_id: str) -> Reply:
     body = orjson.dumps({"error": error_object(why)}, default=str)
     status = 429 if why.retry_after_s is not None else 400
     return Reply(status, refusal_fields(why, request_id, b"application/json"), body)
-
-
-def _latin(text: str) -> bytes:
-    return "".join(c if " " <= c <= "~" else "?" for c in text)[:1_000].encode("ascii")

@@ -1,0 +1,71 @@
+"""What our own answers share in every dialect: their words, their header fields, their details.
+
+The one invariant: no client mistakes a refusal for something to repeat, to compact or to log in
+for. Clients classify errors by fragments of their text, so such fragments never stand in ours.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.verdict import Terminal
+
+_TELLING: Mapping[str, str] = {
+    "rate limit": "request pace",
+    "overloaded": "over its load",
+    "prompt is too long": "prompt has too many tokens",
+    "context length": "context size",
+    "context window": "context size",
+    "maximum context": "largest context",
+    "exceeds the limit of": "is above the cap of",
+    "too large": "above the cap",
+    "exhausted": "used up",
+    "unavailable": "not to be had",
+    "could not be verified": "was not verified",
+    "content_policy_violation": "policy breach",
+    "safety system": "guard",
+    "invalid api key": "key not accepted",
+    "capability_rejected": "not allowed",
+    "thinking": "reasoning",
+    "signature": "proof",
+}
+"""Fragments by which clients classify an error (retry it, compact, drop features), and other words."""
+_TELLING_PATTERN = re.compile("|".join(map(re.escape, _TELLING)), re.IGNORECASE)
+
+
+def plain_words(message: str) -> str:
+    """A message without the fragments that clients would act upon."""
+    return _TELLING_PATTERN.sub(lambda match: _TELLING[match[0].lower()], message)
+
+
+def shown(why: Terminal) -> dict[str, Any]:
+    """The facts of a refusal in fields: which limit, of whom, how much, until when."""
+    return {"code": why.code, "policy": why.policy, **why.fields}
+
+
+def refusal_fields(
+    why: Terminal, request_id: str, content_type: bytes, *, id_name: bytes = b"x-request-id"
+) -> list[tuple[bytes, bytes]]:
+    """Header fields of an answer of ours. ``id_name``: the field that bears the provider's request id."""
+    fields = [
+        (b"content-type", content_type),
+        (id_name, _latin(request_id)),
+        (b"x-looptap-refused", refused_field(why)),
+    ]
+    if why.kind == "message":
+        return fields
+    if why.retry_after_s is not None:
+        fields.append((b"retry-after", b"%d" % why.retry_after_s))
+    else:
+        fields.append((b"x-should-retry", b"false"))
+    return fields
+
+
+def refused_field(why: Terminal) -> bytes:
+    """``x-looptap-refused``: the code, then every field as ``; name=value``."""
+    parts = [why.code, f"policy={why.policy}", *(f"{name}={value}" for name, value in why.fields.items())]
+    return _latin("; ".join(part for part in parts if part))
+
+
+def _latin(text: str) -> bytes:
+    return "".join(c if " " <= c <= "~" else "?" for c in text)[:1_000].encode("ascii")
