@@ -34,6 +34,9 @@ _RUNS = 16
 """Assistant runs looked up by content, from the end of the history."""
 _SAYS_ENOUGH = 16
 """Characters of a reply from which its return is evidence by itself."""
+_AS_SENT = 6
+"""Rank of a thread whose newest reply came back as it was sent. A repeated request may belong to such
+a thread too: the one of several equal ones that has not gone on yet."""
 _FRESH_NS = 900_000_000_000
 _BESIDE_NS = 10_000_000_000
 
@@ -76,15 +79,14 @@ def search(scope: Scope, request: ModelRequest, ask: bytes, now_ns: int) -> Matc
     """Find what a request continues."""
     if request.held is not None:
         return _held(scope, request, ask)
-    found = _by_prefix(scope, request, ask)
-    if found is not None and found.relation != "sibling":
-        return found
-    other = _by_content(scope, request) or _by_calls(scope, request)
-    if other is not None:
-        return other
-    if found is not None:
-        return found
-    return _by_summary(scope, request, now_ns) or _by_hints(scope, request) or NEW
+    return (
+        _by_prefix(scope, request, ask)
+        or _by_content(scope, request)
+        or _by_calls(scope, request)
+        or _by_summary(scope, request, now_ns)
+        or _by_hints(scope, request)
+        or NEW
+    )
 
 
 # -- history held by the provider
@@ -113,10 +115,9 @@ def _by_prefix(scope: Scope, request: ModelRequest, ask: bytes) -> Match | None:
         name = chain[at]
         if name != SEED and (name in scope.replies or name in scope.asks):
             options = [*_after_reply(scope, request, name, at), *_after_ask(scope, request, name, at)]
-            if at == len(chain) - 1 and again is not None:
-                options.append((1, again))
             if options:
-                return max(options, key=lambda option: (option[0], _nearness(option[1], request)))[1]
+                rank, best = max(options, key=lambda option: (option[0], _nearness(option[1], request)))
+                return best if again is None or rank >= _AS_SENT else again
         while at >= 0 and chain[at] == name:
             at -= 1  # messages outside identity have the name of what precedes them
     return again
@@ -153,7 +154,7 @@ def _after_reply(scope: Scope, request: ModelRequest, name: bytes, at: int) -> I
     for step in scope.replies.get(name, ()):
         if step.reply == step.ask:
             continue  # an empty reply is told from its request below
-        yield _went_on(step, request, at + 1, rewritten=False, rank=6)
+        yield _went_on(step, request, at + 1, rewritten=False, rank=_AS_SENT)
 
 
 def _went_on(

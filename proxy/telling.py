@@ -94,7 +94,7 @@ def step_attempt(step: Step, number: int, exchange: Exchange, attempt: Attempt) 
         "model": reply.model or step.model,
         "stop_reason": reply.stop_reason,
         "response_id": reply.response_id,
-        "usage": attempt.usage.public() if attempt.usage is not None else {},
+        "usage": reply.usage.public() if reply.usage is not None else {},
         "cost_usd": format(attempt.cost.usd, "f") if attempt.cost.usd is not None else None,
         "cost_quality": attempt.cost.quality,
         "arrived_ns": attempt.arrived_ns,
@@ -103,6 +103,8 @@ def step_attempt(step: Step, number: int, exchange: Exchange, attempt: Attempt) 
         "request_bytes": attempt.request_bytes,
         "response_bytes": attempt.response_bytes,
     }
+    if attempt.usage is not None and attempt.usage is not reply.usage:
+        data["estimate"] = attempt.usage.public()
     if attempt.first_output_ns is not None:
         data["first_output_ns"] = attempt.first_output_ns
     if reply.error is not None:

@@ -311,8 +311,8 @@ class Tracker:
         if attempt.outcome != "refused":
             self.admit(placement, attempt.arrived_ns)
         step.running -= 1
-        step.bill.add(attempt.usage, attempt.cost.usd, attempt.cost.quality)
-        turn.bill.add(attempt.usage, attempt.cost.usd, attempt.cost.quality)
+        step.bill.add(reply.usage, attempt.cost.usd, attempt.cost.quality)
+        turn.bill.add(reply.usage, attempt.cost.usd, attempt.cost.quality)
         turn.last_ns = max(turn.last_ns, attempt.ended_ns)
         step.thread.last_ns = step.thread.session.last_ns = turn.last_ns
         step.ended_ns = attempt.ended_ns
@@ -391,6 +391,7 @@ class Tracker:
         """A thread leaves memory: what was open in it will not be heard of again."""
         if thread.turn is not None and thread.turn.open:
             self._end_turn(thread.turn, "abandoned")
+        self._changed.pop(thread.id, None)
 
     # -- heads: how threads outlive the process
 
