@@ -16,9 +16,9 @@ from typing import Literal
 
 from proxy import answers
 from proxy.dial import ConnectTimeout, Unreachable
-from proxy.incoming import BadRequest, IncomingRequest, Room
+from proxy.incoming import BadRequest, IncomingRequest, Pulse, Room
 from proxy.model import EndKind, Exchange, Head, Identity
-from proxy.relay import Client, Pulse, Relay
+from proxy.relay import Client, Relay
 from proxy.routes import Route, RouteTable, Unroutable
 from proxy.thinking import Faults, Opened, Thinker, Watch
 from proxy.upstream import Broken, Peer, UpstreamConnection, UpstreamPool

@@ -30,6 +30,21 @@ HOLD_ROOM = 4
 """Why a client's connection is not being read: bits, as several reasons can hold at once."""
 
 
+class Pulse:
+    """What all connections of a server share: the loop, a coarse clock, how many answers are under way."""
+
+    __slots__ = ("loop", "now", "open_streams", "stopping")
+
+    loop: asyncio.AbstractEventLoop
+    """Kept because asking for it costs a system call before Python 3.12. Set at start."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        """The loop's time at the last sweep: near enough for every limit of the wire."""
+        self.open_streams = 0
+        self.stopping = False
+
+
 class Held(Protocol):
     """The client's connection, as far as a request needs it."""
 

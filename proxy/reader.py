@@ -13,9 +13,8 @@ from collections.abc import Callable
 
 import httptools
 
-from proxy.incoming import BadRequest, Held, IncomingRequest, Room
+from proxy.incoming import BadRequest, Held, IncomingRequest, Pulse, Room
 from proxy.model import Head
-from proxy.relay import Pulse
 from proxy.wire import OWN_PREFIX, Framing, WireLimits
 
 _SPECIAL = frozenset({b"host", b"connection", b"content-length", b"transfer-encoding", b"expect", b"upgrade"})

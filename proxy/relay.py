@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from proxy.incoming import HOLD_UPSTREAM, IncomingRequest
+from proxy.incoming import HOLD_UPSTREAM, IncomingRequest, Pulse
 from proxy.model import ResponseHead
 from proxy.thinking import Watch
 from proxy.upstream import Broken, UpstreamConnection
@@ -38,21 +38,6 @@ class Client(Protocol):
     def no_tunnel(self) -> None:
         """The handshake was answered otherwise: HTTP goes on."""
         ...
-
-
-class Pulse:
-    """What all relays of a server share: the coarse clock, and how many answers are under way."""
-
-    __slots__ = ("loop", "now", "open_streams", "stopping")
-
-    loop: asyncio.AbstractEventLoop
-    """Kept because asking for it costs a system call before Python 3.12. Set at start."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        """The loop's time at the last sweep: near enough for every limit of the wire."""
-        self.open_streams = 0
-        self.stopping = False
 
 
 class Relay:
