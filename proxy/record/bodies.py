@@ -28,10 +28,12 @@ from proxy.model import Splice
 RAW, ZSTD, ZSTD_DICT = 0, 1, 2
 MAX_CHAIN = 200
 """Deltas on the way back to a whole frame: reading stays in milliseconds."""
-SMALL = 400
+SMALL = 1_000
 """Bytes below which compression costs more than it saves."""
 MAX_DICT = 1 << 20
-_MIN_DICT = 64
+_MIN_DICT = 256
+"""A dictionary costs three times a plain compression; below this it finds nothing worth it."""
+_LARGE = 64 << 10
 _SHAPE = Struct("<QQQ")
 _HOT = zstandard.ZstdCompressor(level=1, write_checksum=False)
 _WHOLE = zstandard.ZstdCompressor(level=3, write_checksum=False)
@@ -75,7 +77,7 @@ class Kept:
 
 def whole(no: int, body: bytes) -> Row:
     """A body stored by itself."""
-    codec, data = _packed(body, _WHOLE)
+    codec, data = _packed(body, _WHOLE if len(body) >= _LARGE else _HOT)
     return Row(no, None, 0, 0, len(body), codec, _digest(body), None, data)
 
 
@@ -113,7 +115,7 @@ def _packed(data: bytes, compressor: zstandard.ZstdCompressor) -> tuple[int, byt
 def _packed_against(middle: bytes, base: bytes, prefix: int, suffix: int) -> tuple[int, bytes]:
     """A middle, with the stretch that it replaces as dictionary where both are of some size."""
     replaced = _replaced(base, prefix, suffix)
-    if len(middle) < SMALL or len(replaced) < _MIN_DICT:
+    if len(middle) < 2 * SMALL or len(replaced) < _MIN_DICT:
         return _packed(middle, _HOT)
     packed = zstandard.ZstdCompressor(level=1, dict_data=_dictionary(replaced)).compress(middle)
     return (ZSTD_DICT, packed) if len(packed) * 10 < len(middle) * 9 else (RAW, middle)

@@ -2,7 +2,7 @@
 
 An exchange leaves its events in two bursts, so a row per run instead of one per event costs a
 fifth of the processor time. A run is a JSON list ``[[time_ns, type, step, data], …]`` in which
-step 0 stands for "as in the event before"; larger runs are compressed.
+step 0 stands for "as in the event before"; but for the smallest, runs are compressed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +14,7 @@ import orjson
 import zstandard
 
 from proxy.model import Record
+from proxy.record.words import EVENTS_1
 
 TYPES = (
     "session/start", "thread/start", "turn/start", "turn/resume", "step/start", "step/attempt", "item",
@@ -25,9 +26,13 @@ _BITS = {name: 1 << place for place, name in enumerate(TYPES)}
 _OTHER = 1 << 62
 MAX_RUN = 512
 """Events in one row; readers that follow the log look this far back for the row they are in."""
-_PACK_FROM = 1_000
-_PACK = zstandard.ZstdCompressor(level=1, write_checksum=False)
-_UNPACK = zstandard.ZstdDecompressor()
+_PACK_FROM = 300
+_DICT_1 = zstandard.ZstdCompressionDict(EVENTS_1, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+_DICT_1.precompute_compress(level=1)
+_PACK = zstandard.ZstdCompressor(level=1, write_checksum=False, dict_data=_DICT_1)
+_UNPACK = zstandard.ZstdDecompressor(dict_data=_DICT_1)
+_PACKED_1 = b"\x01"
+"""First byte of a run packed with the first dictionary; plain JSON begins with a bracket."""
 _LARGEST_RUN = 64 << 20
 _INT64 = 1 << 63
 
@@ -40,23 +45,29 @@ def kinds_mask(types: Iterable[str]) -> int:
     return mask
 
 
-def encode(run: list[Record]) -> bytes:
-    """The stored form of a run. Values that are no JSON are put down as text rather than lost."""
-    rows: list[list[Any]] = []
+def encode(run: list[Record]) -> tuple[int, bytes]:
+    """The mask and the stored form of a run. Values that are no JSON are put down as text, not lost."""
+    rows: list[tuple[int, str, str | int | None, Mapping[str, Any]]] = []
     step: str | None = None
+    mask = 0
     for record in run:
-        rows.append([record.time_ns, record.type, 0 if record.step == step else record.step, record.data])
-        step = record.step
+        kind, own = record.type, record.step
+        mask |= _BITS.get(kind, _OTHER)
+        if own == step:
+            rows.append((record.time_ns, kind, 0, record.data))
+        else:
+            rows.append((record.time_ns, kind, own, record.data))
+            step = own
     try:
         text = orjson.dumps(rows, default=_default)
     except TypeError:
         text = orjson.dumps(_plain(rows))
-    return _PACK.compress(text) if len(text) >= _PACK_FROM else text
+    return mask, _PACKED_1 + _PACK.compress(text) if len(text) >= _PACK_FROM else text
 
 
 def decode(data: bytes, session: str | None, thread: str | None, turn: str | None) -> Iterator[Record]:
     """The records of a stored run."""
-    text = data if data[:1] == b"[" else _UNPACK.decompress(data, max_output_size=_LARGEST_RUN)
+    text = data if data[:1] == b"[" else _UNPACK.decompress(data[1:], max_output_size=_LARGEST_RUN)
     step: str | None = None
     for time_ns, kind, own_step, facts in orjson.loads(text):
         step = step if own_step == 0 else own_step

@@ -76,13 +76,13 @@ class Summaries:
         entry: _Turn | None = None
         if turn is not None:
             entry = self._turns.get(turn)
-            last_ns = max(r.time_ns for r in run)
             if entry is None:
-                entry = self._turns[turn] = _Turn(session, thread, run[0].time_ns, last_ns)
-            elif last_ns > entry.last_ns:
-                entry.last_ns = last_ns
+                began = run[0].time_ns
+                entry = self._turns[turn] = _Turn(session, thread, began, began)
         for record in run:
             kind = record.type
+            if entry is not None and record.time_ns > entry.last_ns:
+                entry.last_ns = record.time_ns
             if kind == "item":
                 continue
             if entry is not None:

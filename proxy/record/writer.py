@@ -18,7 +18,7 @@ import orjson
 from proxy.model import CaptureEnd, CaptureStart, Record
 from proxy.record import bodies, retention, schema
 from proxy.record.bodies import Bases
-from proxy.record.events import MAX_RUN, encode, kinds_mask
+from proxy.record.events import MAX_RUN, encode
 from proxy.record.exchanges import pack_headers
 from proxy.record.heads import HeadsPut, upsert
 from proxy.record.retention import FOREVER, Keep
@@ -237,10 +237,9 @@ class _Batch:
             return
         self._run = []
         session, thread, turn = self._numbers(*self._key)
-        self._events.append((
-            self._seq, len(run), run[0].time_ns, session, thread, turn,
-            kinds_mask(record.type for record in run), encode(run),
-        ))  # fmt: skip
+        mask, data = encode(run)
+        row = (self._seq, len(run), run[0].time_ns, session, thread, turn, mask, data)
+        self._events.append(row)
         self._seq += len(run)
         self._summaries.add(run, session, thread, turn)
 

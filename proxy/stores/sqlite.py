@@ -1,0 +1,48 @@
+"""Thread heads in the record's file.
+
+Writing goes through the outbox, in the same transactions as the events (a head is put after every
+exchange: a transaction of its own would cost more than the exchange). Reading opens the file
+read-only in a worker thread. Where nothing can be read there are no heads: a tracker without a
+past is a tracker with ``partial`` threads, not an error.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from proxy.outbox import Outbox
+from proxy.record import Reader, RecordMissing
+
+
+class SqliteThreads:
+    """A thread store beside the record, for one machine."""
+
+    def __init__(self, data_dir: Path, outbox: Outbox) -> None:
+        self.failures = 0
+        """Pulls that found the file unreadable."""
+        self._data_dir = data_dir
+        self._outbox = outbox
+
+    async def pull(self, keys: Sequence[bytes]) -> Sequence[Mapping[str, Any]]:
+        """Heads that any key names, newest first; the newest ones without keys."""
+        return await asyncio.to_thread(self._find, list(keys))
+
+    async def push(self, heads: Sequence[Mapping[str, Any]]) -> None:
+        """Hand heads to the next batch; ``settled`` waits for it."""
+        self._outbox.heads(list(heads))
+
+    async def settled(self) -> None:
+        """Return when everything pushed so far is on disk. Raises RecordAway where it cannot be."""
+        await asyncio.wrap_future(self._outbox.barrier())
+
+    def _find(self, keys: list[bytes]) -> list[dict[str, Any]]:
+        try:
+            with Reader(self._data_dir) as reader:
+                return reader.heads(keys)
+        except RecordMissing:
+            return []
+        except sqlite3.Error:
+            self.failures += 1
+            return []
