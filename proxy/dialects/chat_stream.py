@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from proxy.dialects import chat_message as reading
-from proxy.dialects.compat import LISTED_REASONING, PLAIN_REASONING, chat_usage, reported_cost
+from proxy.dialects.compat import LISTED_REASONING, PLAIN_REASONING, read_usage, reported_cost
 from proxy.dialects.framing import Frame, Framing
 from proxy.dialects.openai_errors import http_error, read_error
 from proxy.identity import KEPT, RunningText
@@ -79,8 +79,8 @@ class ChatDecoder:
         """Items that have begun."""
         self._whole = False
         self._chars = 0
-        self._told = 0
-        """Items announced so far, in their order."""
+        self._told: list[Item] = []
+        """Items announced as complete, in their order."""
 
     # -- the port
 
@@ -98,7 +98,10 @@ class ChatDecoder:
         """The reply as far as it came."""
         for frame in self._framing.finish():
             self._frame(frame, [])
-        items = self._items() if self._framing.streamed else self._document(self._framing.document)
+        if self._framing.streamed:
+            items = tuple(map(self._as_told, range(self._begun), self._items()))
+        else:
+            items = self._document(self._framing.document)
         error = self._error
         if error is None and self._status >= 400:
             error = http_error(self._status)
@@ -287,9 +290,15 @@ class ChatDecoder:
     def _announce(self, events: list[Event], *, done: bool) -> None:
         """Say which items are complete: all that stand before the newest, in the end all."""
         ready = self._begun - (0 if done else 1)
-        if ready > self._told:
-            events.extend(Event("item", item) for item in self._items()[self._told : ready])
-            self._told = ready
+        if ready > len(self._told):
+            fresh = self._items()[len(self._told) : ready]
+            events.extend(Event("item", item) for item in fresh)
+            self._told.extend(fresh)
+
+    def _as_told(self, place: int, item: Item) -> Item:
+        """The very item that was announced, unless more of it came afterwards."""
+        known = self._told[place] if place < len(self._told) else None
+        return known if known == item else item
 
     def _items(self) -> tuple[Item, ...]:
         items: list[Item] = []
@@ -318,7 +327,7 @@ class ChatDecoder:
         if not isinstance(raw, dict):
             groq = chunk.get("x_groq")
             raw = groq.get("usage") if isinstance(groq, dict) else None
-        if isinstance(raw, dict) and (usage := chat_usage(raw)) is not None:
+        if isinstance(raw, dict) and (usage := read_usage(raw)) is not None:
             self._usage = usage
             cost = reported_cost(raw)
             if cost is not None:

@@ -1,4 +1,4 @@
-"""Where providers that speak Chat Completions differ: usage, reasoning, token caps, nudges.
+"""Where providers that speak OpenAI's formats differ: usage, reasoning, token caps, nudges.
 
 Differences are told by the data itself (which fields are there, whether the sums agree) or by the
 model's name, never by a host: the same model is served under many. A new provider is a row or a
@@ -21,7 +21,7 @@ _MISCOUNT = 2
 """Reasoning tokens above the completion's that are a provider's slip (MiniMax: 11 of 10)."""
 
 
-def chat_usage(raw: Mapping[str, Any]) -> Usage | None:
+def read_usage(raw: Mapping[str, Any]) -> Usage | None:
     """Tokens of a ``usage`` object; None where it counts nothing.
 
     Some count reasoning beside the completion: xAI and Gemini's own compatible endpoint (the total
@@ -47,6 +47,7 @@ def chat_usage(raw: Mapping[str, Any]) -> Usage | None:
         input_tokens=prompt,
         cache_read_tokens=read,
         cache_write_tokens=written,
+        cache_write_1h_tokens=_count(_inner(of_prompt, "cache_write_tokens_details"), "ttl_12h_tokens"),
         output_tokens=completion,
         reasoning_tokens=reasoning,
         extra=_further(raw, of_prompt, of_completion),

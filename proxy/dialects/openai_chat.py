@@ -27,7 +27,7 @@ from proxy.verdict import Edit, Reply, Terminal
 
 _CAPS = ("max_completion_tokens", "max_tokens")
 _UNTOLD = frozenset({"tools", "functions"})
-_DEPLOYMENT = re.compile(r"/deployments/([^/]+)/")
+_DEPLOYMENT = re.compile(r"/(?:deployments|serving-endpoints)/([^/]+)/")
 _MAX_CHOICES = 16
 
 

@@ -1,0 +1,40 @@
+"""Which dialect speaks on a route: a table of path tails.
+
+The tail decides and never the host or the upstream's name, since most providers serve several
+formats side by side. Only calls of a model are in the table; everything else that an API offers
+(stored replies, files, embeddings, batches, lists of models) has no dialect and is relayed unread.
+``GET`` and upgrades to WebSocket have none either: a background reply that is fetched later is
+the provider's bookkeeping of a step that we have seen.
+"""
+
+import re
+
+from proxy.dialects.anthropic import Anthropic
+from proxy.dialects.openai_chat import OpenAIChat
+from proxy.dialects.openai_responses import OpenAIResponses
+from proxy.model import Head, Upstream
+from proxy.ports import Dialect
+
+ANTHROPIC = Anthropic()
+OPENAI_CHAT = OpenAIChat()
+OPENAI_RESPONSES = OpenAIResponses()
+
+_TAILS: tuple[tuple[re.Pattern[str], Dialect], ...] = (
+    (re.compile(r"/chat/completions/?$"), OPENAI_CHAT),
+    (re.compile(r"/responses(?:/compact|/input_tokens)?/?$"), OPENAI_RESPONSES),
+    (re.compile(r"^(?!.*/threads/).*/messages(?:/count_tokens)?/?$"), ANTHROPIC),
+    (re.compile(r"/publishers/anthropic/models/[^/]+:(?:rawPredict|streamRawPredict)$"), ANTHROPIC),
+    (re.compile(r"/serving-endpoints/[^/]+/invocations/?$"), OPENAI_CHAT),
+)
+"""First match wins. Assistants' ``/threads/ID/messages`` stores a message and calls no model;
+Databricks names the model in the path."""
+
+
+def match(method: str, path: str, upstream: Upstream, head: Head) -> Dialect | None:
+    """The dialect of a model call, None for everything else. ``path`` has no query."""
+    if method != "POST":
+        return None
+    for tail, dialect in _TAILS:
+        if tail.search(path) is not None:
+            return dialect
+    return None
