@@ -26,7 +26,7 @@ from typing import Literal
 from proxy.likeness import as_argument, opening, quotes, reply_text, resembles, shared_lines, tasked
 from proxy.model import Hints, Item, MatchedBy, Message, ModelRequest
 from proxy.reading import SEED, fold
-from proxy.threads import CLIPPED, Call, Scope, Step, Thread, instructions, said, same_client
+from proxy.threads import CLIPPED, Call, Scope, Step, Thread, instructions, joins, said, same_client
 
 Relation = Literal["attempt", "continue", "epoch", "fork", "sibling", "new"]
 
@@ -79,8 +79,11 @@ def search(scope: Scope, request: ModelRequest, ask: bytes, now_ns: int) -> Matc
     """Find what a request continues."""
     if request.held is not None:
         return _held(scope, request, ask)
+    found = _by_prefix(scope, request, ask)
+    if found is None or found.relation in ("sibling", "fork", "epoch"):
+        found = _summed_up(scope, request) or found
     return (
-        _by_prefix(scope, request, ask)
+        found
         or _by_content(scope, request)
         or _by_calls(scope, request)
         or _by_summary(scope, request, now_ns)
@@ -116,16 +119,36 @@ def _by_prefix(scope: Scope, request: ModelRequest, ask: bytes) -> Match | None:
         if name != SEED and (name in scope.replies or name in scope.asks):
             options = [*_after_reply(scope, request, name, at), *_after_ask(scope, request, name, at)]
             if options:
-                rank, best = max(options, key=lambda option: (option[0], _nearness(option[1], request)))
+                rank, best = _best(options, request)
                 return best if again is None or rank >= _AS_SENT else again
         while at >= 0 and chain[at] == name:
             at -= 1  # messages outside identity have the name of what precedes them
     return again
 
 
-def _nearness(match: Match, request: ModelRequest) -> tuple[bool, int]:
-    assert match.step is not None
-    return same_client(match.step.thread, request.hints) is True, match.step.ended_ns or match.step.arrived_ns
+def _best(options: Sequence[tuple[int, Match]], request: ModelRequest) -> tuple[int, Match]:
+    """Among equal histories decide: the client's ids, call ids, who has not gone on yet, the latest."""
+    if len(options) == 1:
+        return options[0]
+    start = max(0, min(match.known for _, match in options) - 8)
+    ids = {item.call_id for message in request.messages[start:] for item in message.items if item.call_id}
+
+    def order(option: tuple[int, Match]) -> tuple[bool, int, int, int]:
+        rank, match = option
+        step = match.step
+        assert step is not None
+        client = same_client(step.thread, request.hints) is True
+        return client, _shared_ids(step, ids), rank, step.ended_ns or step.arrived_ns
+
+    return max(options, key=order)
+
+
+def _shared_ids(step: Step, ids: set[str]) -> int:
+    """1: the request names calls of this step; -1: it names none of its unmistakable ones; else 0."""
+    names = {name for call in step.calls for name in (call.call_id, call.item_id) if name}
+    if names & ids:
+        return 1
+    return -1 if ids and any(joins(name) for name in names) else 0
 
 
 def _again(scope: Scope, request: ModelRequest, ask: bytes) -> Match | None:
@@ -273,6 +296,14 @@ def _runs(messages: Sequence[Message]) -> Iterator[tuple[list[Item], int]]:
 # -- a new list in the place of an old one
 
 
+def _summed_up(scope: Scope, request: ModelRequest) -> Match | None:
+    """The client had its thread summed up just before, and now begins a list that is not its newest."""
+    thread = _named(scope, request)
+    if thread is None or not thread.summed_up or thread.last is None:
+        return None
+    return Match("epoch", thread.last, "hint", _known_begin(request))
+
+
 def _by_summary(scope: Scope, request: ModelRequest, now_ns: int) -> Match | None:
     """The first texts of a fresh list carry a reply that summed up what was before."""
     if not request.tools or not scope.recent:
@@ -282,7 +313,7 @@ def _by_summary(scope: Scope, request: ModelRequest, now_ns: int) -> Match | Non
     for step in reversed(scope.recent):
         if step.forgotten or now_ns - step.ended_ns > _FRESH_NS:
             continue
-        thread = _summed_up(scope, step)
+        thread = _subject(scope, step)
         if thread is None or thread.last is None or same_client(thread, request.hints) is False:
             continue
         if _overlap(thread.tools, names) and len(step.text) > _SAYS_ENOUGH and quotes(texts, step.text):
@@ -292,7 +323,7 @@ def _by_summary(scope: Scope, request: ModelRequest, now_ns: int) -> Match | Non
     return None
 
 
-def _summed_up(scope: Scope, step: Step) -> Thread | None:
+def _subject(scope: Scope, step: Step) -> Thread | None:
     """The thread that a reply may be a summary of: a side call's parent, or its own."""
     thread = step.thread
     if thread.kind != "side":
@@ -302,13 +333,7 @@ def _summed_up(scope: Scope, step: Step) -> Thread | None:
 
 def _by_hints(scope: Scope, request: ModelRequest) -> Match | None:
     """The client says which thread it is, and the request could be that agent's."""
-    hints = request.hints
-    if hints.session is None or hints.kind in ("side", "compaction", "prewarm") or not request.tools:
-        return None
-    session = scope.sessions.get(("hint", hints.session))
-    if session is None:
-        return None
-    thread = session.main if hints.agent is None else session.agents.get(hints.agent)
+    thread = _named(scope, request)
     if thread is None or thread.last is None:
         return None
     if not _overlap(thread.tools, frozenset(tool.name for tool in request.tools)):
@@ -316,6 +341,17 @@ def _by_hints(scope: Scope, request: ModelRequest) -> Match | None:
     if task_of(scope, request) is not None:
         return None
     return Match("epoch", thread.last, "hint", _known_begin(request))
+
+
+def _named(scope: Scope, request: ModelRequest) -> Thread | None:
+    """The thread that the client names, where the request is one of the loop and not beside it."""
+    hints = request.hints
+    if hints.session is None or hints.kind in ("side", "compaction", "prewarm") or not request.tools:
+        return None
+    session = scope.sessions.get(("hint", hints.session))
+    if session is None:
+        return None
+    return session.main if hints.agent is None else session.agents.get(hints.agent)
 
 
 def _overlap(one: frozenset[str], other: frozenset[str]) -> bool:

@@ -44,7 +44,6 @@ _SESSION_FIELDS = (
     b"session-id",
     b"x-session-id",
 )
-_UNREAD_FIELDS = frozenset({b"content-length", b"traceparent", b"tracestate", b"x-request-id", b"date"})
 
 
 @dataclass(slots=True)
@@ -64,8 +63,6 @@ class Reading:
     """At the closing bracket."""
     starts: "array[int]"
     ends: "array[int]"
-    head: tuple[Any, ...]
-    """What of the head may say something about the request."""
     splice: Splice | None = None
 
     @property
@@ -156,28 +153,23 @@ def read(dialect: Dialect, exchange: Exchange, body: bytes, base: Reading | None
             compare(base, body, layout)
         else:
             base = None
-    fields, changed = _fields(body, layout, base)
+    fields = _fields(body, layout, base)
     messages, shared = _messages(dialect, body, layout, base)
     old_chain = base.request.chain if base is not None else ()
     chain = _chain(messages, old_chain[:shared], base, layout)
-    head = _telling(exchange)
-    if base is not None and not changed and head == base.head:
-        request = replace(base.request, messages=messages, chain=chain, shared=shared)
-    else:
-        request = dialect.read_request(exchange.head, exchange.path, fields, messages)
-        request = replace(request, chain=chain, shared=shared)
+    request = dialect.read_request(exchange.head, exchange.path, fields, messages)
+    request = replace(request, chain=chain, shared=shared)
     return Reading(
         exchange.id, body, request, fields, layout.spans, layout.list_start, layout.list_end,
-        layout.starts, layout.ends, head, splice,
+        layout.starts, layout.ends, splice,
     )  # fmt: skip
 
 
-def _fields(body: bytes, layout: Layout, base: Reading | None) -> tuple[dict[str, Any], bool]:
+def _fields(body: bytes, layout: Layout, base: Reading | None) -> dict[str, Any]:
     """Parse the fields beside the list, unless the base has the very same text."""
     if base is not None and layout.framed:
-        return base.fields, False
+        return base.fields
     fields: dict[str, Any] = {}
-    changed = base is None or layout.spans.keys() != base.spans.keys()
     for name, (start, end) in layout.spans.items():
         if (
             base is not None
@@ -187,8 +179,7 @@ def _fields(body: bytes, layout: Layout, base: Reading | None) -> tuple[dict[str
             fields[name] = base.fields[name]
         else:
             fields[name] = parse(body[start:end])
-            changed = True
-    return fields, changed
+    return fields
 
 
 def _messages(
@@ -267,17 +258,7 @@ def _read_plainly(dialect: Dialect, exchange: Exchange, body: bytes) -> Reading:
         chain.append(at)
     request = dialect.read_request(exchange.head, exchange.path, value, messages)
     request = replace(request, chain=tuple(chain))
-    return Reading(exchange.id, body, request, value, {}, 0, 0, array("q"), array("q"), _telling(exchange))
-
-
-def _telling(exchange: Exchange) -> tuple[Any, ...]:
-    """What of the head a dialect may read: all but what differs in every request and says nothing."""
-    return (
-        exchange.head.method,
-        exchange.head.target,
-        exchange.path,
-        tuple(pair for pair in exchange.head.headers if pair[0].lower() not in _UNREAD_FIELDS),
-    )
+    return Reading(exchange.id, body, request, value, {}, 0, 0, array("q"), array("q"))
 
 
 def _group(dialect: Dialect, exchange: Exchange, body: bytes) -> tuple[Any, ...]:

@@ -149,6 +149,8 @@ class Step:
     """Name of the history with the reply."""
     said: bytes = b""
     """Name of the reply's content alone."""
+    summaries: tuple[bytes, ...] = ()
+    """Names of the provider's summary blocks in the reply, each found by itself."""
     text: str = ""
     calls: list[Call] = field(default_factory=list)
     early: list[Item] = field(default_factory=list)
@@ -195,6 +197,8 @@ class Thread:
     step_count: int = 0
     turn: Turn | None = None
     hint_turn: str | None = None
+    summed_up: bool = False
+    """The client has just asked for a summary: its next history may be another."""
     conversation: str | None = None
     """The provider's name of a history that it holds for this thread."""
     last_ns: int = 0
@@ -282,10 +286,11 @@ class Scope:
         """Index what was answered. ``drop_reply`` comes first where there was an answer before."""
         if step.reply is not None:
             self.replies.setdefault(step.reply, []).append(step)
-        if step.said:
-            self.sayings.setdefault(step.said, []).append(step)
-        for name in _joining_ids(step):
-            self.calls.setdefault(name, []).append(step)
+        for name in (step.said, *step.summaries):
+            if name:
+                self.sayings.setdefault(name, []).append(step)
+        for id in _joining_ids(step):
+            self.calls.setdefault(id, []).append(step)
         if step.response_id:
             self.held[step.response_id] = step
         if step.text:
@@ -310,10 +315,11 @@ class Scope:
         """Take a step's answer out of every look-up."""
         if step.reply is not None:
             _remove(self.replies, step.reply, step)
-        if step.said:
-            _remove(self.sayings, step.said, step)
-        for name in _joining_ids(step):
-            _remove(self.calls, name, step)
+        for name in (step.said, *step.summaries):
+            if name:
+                _remove(self.sayings, name, step)
+        for id in _joining_ids(step):
+            _remove(self.calls, id, step)
         if step.response_id and self.held.get(step.response_id) is step:
             del self.held[step.response_id]
         self.waiting.pop(step.id, None)

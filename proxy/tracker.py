@@ -161,6 +161,7 @@ class Tracker:
         self._answer(delta, exchange, now_ns, base)
         if match.relation == "epoch":
             thread.epoch += 1
+        thread.summed_up = False
         step = self._add_step(scope, exchange, request, turn, ask, match.by, now_ns)
         self._tell_input(step, delta, exchange, now_ns)
         return Placement(
@@ -263,6 +264,8 @@ class Tracker:
             session.lonely = tuple(text[:2_000] for text in opening(request))
         pending = base.thread.pending() if base is not None else []
         delta = _delta(request, match, pending, base)
+        if base is not None and asks_to_compact(request):
+            base.thread.summed_up = True
         self._answer(delta, exchange, now_ns, base)
         turn = self._open_turn(thread, exchange, now_ns)
         step = self._add_step(scope, exchange, request, turn, ask, match.by, now_ns)
@@ -343,6 +346,7 @@ class Tracker:
         step.whole = True
         step.reply = fold(step.ask, reply.items)
         step.said = said(reply.items)
+        step.summaries = tuple(i.digest for i in reply.items if i.kind == "compaction" and i.digest)
         step.text = reply_text(reply.items)
         step.calls = _calls(reply)
         step.response_id = reply.response_id
