@@ -75,7 +75,7 @@ class Anthropic:
         """Put a request together. Raises Unreadable for other routes of this API."""
         operation, model = _route(path, fields)
         system = _system(fields.get("system"))
-        hints = read_hints(head, fields, system="\n".join(item.text for item in system))
+        hints = read_hints(head, fields, system="\n".join(item.text for item in system), ask=_ask(messages))
         max_tokens = fields.get("max_tokens")
         cap = max_tokens if type(max_tokens) is int and max_tokens >= 0 else None
         return ModelRequest(
@@ -144,6 +144,14 @@ def _route(path: str, fields: Mapping[str, Any]) -> tuple[Operation, str]:
     if path.endswith("/messages/count_tokens"):
         return "count", named
     raise Unreadable("no model call")
+
+
+def _ask(messages: tuple[Message, ...]) -> str:
+    """What the last user message says in words; system messages may stand behind it."""
+    for message in reversed(messages[-3:]):
+        if message.role != "system":
+            return "\n".join(item.text for item in message.items if item.kind == "user")
+    return ""
 
 
 def _system(raw: Any) -> tuple[Item, ...]:
