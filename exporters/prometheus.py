@@ -132,6 +132,10 @@ class _Live(Collector):
     def __init__(self, readings: Gauges) -> None:
         self._readings = readings
 
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the readings exist only once everything runs, and their names are our own."""
+        return ()
+
     def collect(self) -> Iterable[Metric]:
         for name, value in self._readings().items():
             text = name.replace("_", " ").capitalize() + "."

@@ -110,7 +110,7 @@ class _Parts:
         self._exporting: asyncio.Task[None] | None = None
         self.metrics = PrometheusExporter(self._readings)
         store = settings.store
-        keep = Keep(age_ns=int(store.keep), max_bytes=int(store.max_size))
+        keep = Keep(age_ns=store.keep.ns, max_bytes=int(store.max_size))
         self.data_dir = Path(store.path)
         writer = RecordWriter(self.data_dir, keep=keep, warn=warn)
         self.outbox = Outbox(writer, self._exporters(), limits=Limits(), warn=warn)
@@ -133,7 +133,7 @@ class _Parts:
         tracker = Tracker(
             self.outbox.put,
             new_id(),
-            idle_after_ns=int(settings.idle_after),
+            idle_after_ns=settings.idle_after.ns,
             previews=record_bodies,
         )
         with suppress(RecordMissing), Reader(self.data_dir) as reader:
@@ -212,7 +212,7 @@ class _Parts:
         shell.refuse_websocket = _enforces(settings)
         self.core.prices = PriceBook(settings.prices)
         self.core.chain.mode = settings.mode
-        self.core.tracker.idle_after_ns = int(settings.idle_after)
+        self.core.tracker.idle_after_ns = settings.idle_after.ns
         self.settings = settings
 
     async def _beat(self) -> None:
