@@ -239,15 +239,16 @@ def _run(messages: Sequence[Message], start: int) -> tuple[list[Item], int]:
 
 
 def _by_content(scope: Scope, request: ModelRequest) -> Match | None:
-    """A reply that we know stands among the assistant messages."""
+    """A reply that we know, or a summary block of one, stands among the assistant messages."""
     for items, behind in _runs(request.messages):
-        text = reply_text(items)
-        if len(text) < _SAYS_ENOUGH and not any(item.kind == "tool_call" for item in items):
-            continue
-        for step in scope.by_sayings(said(items)):
-            match = _found(step, request, "content", behind)
-            if match is not None:
-                return match
+        names = [item.digest for item in items if item.kind == "compaction" and item.digest]
+        if len(reply_text(items)) >= _SAYS_ENOUGH or any(item.kind == "tool_call" for item in items):
+            names.append(said(items))
+        for name in names:
+            for step in scope.by_sayings(name):
+                match = _found(scope, step, request, "content", behind)
+                if match is not None:
+                    return match
     return None
 
 
@@ -261,7 +262,7 @@ def _by_calls(scope: Scope, request: ModelRequest) -> Match | None:
             seen += 1
             for step in scope.by_call(item.call_id):
                 _, behind = _run(request.messages, at)
-                match = _found(step, request, "call_ids", behind)
+                match = _found(scope, step, request, "call_ids", behind)
                 if match is not None:
                     return match
         if seen > _RUNS:
@@ -269,11 +270,17 @@ def _by_calls(scope: Scope, request: ModelRequest) -> Match | None:
     return None
 
 
-def _found(step: Step, request: ModelRequest, by: MatchedBy, behind: int) -> Match | None:
-    client = same_client(step.thread, request.hints)
+def _found(scope: Scope, step: Step, request: ModelRequest, by: MatchedBy, behind: int) -> Match | None:
+    thread = step.thread
+    if thread.kind == "side":  # its words stand in for the history that it summed up
+        subject = _subject(scope, step)
+        if subject is None or subject.last is None or same_client(subject, request.hints) is False:
+            return None
+        return Match("epoch", subject.last, by, behind)
+    client = same_client(thread, request.hints)
     if client is False:
         return None
-    if client or step.thread.newest(step):
+    if client or thread.newest(step):
         return Match("epoch", step, by, behind)
     return Match("fork", step, by, behind)
 
