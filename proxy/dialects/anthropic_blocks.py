@@ -119,7 +119,8 @@ def read_block(block: Any, role: Role, at: At) -> Item:
 
 
 def _result(block: Mapping[str, Any], form: str, at: At) -> Item:
-    """A tool's answer: the client's, or the provider's own."""
+    """A tool's answer: the client's, or the provider's own. The latter has no identity beside its
+    call's: clients drop members of it, or all of it."""
     content = block.get("content")
     server = form != "tool_result"
     text, media = _result_content(content, server=server)
@@ -135,7 +136,7 @@ def _result(block: Mapping[str, Any], form: str, at: At) -> Item:
         form=form,
         server=server,
         at=at,
-        digest=result_digest(text, media, is_error=is_error),
+        digest=b"" if server else result_digest(text, media, is_error=is_error),
     )
 
 
