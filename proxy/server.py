@@ -37,6 +37,7 @@ except ImportError:  # where it does not install, asyncio's own loop does the sa
     from asyncio import new_event_loop as _new_event_loop  # type: ignore[assignment]
 
 SWEEP_S = 0.5
+CLOSING_TURNS = 100
 ABRUPT = struct.pack("ii", 1, 0)
 """SO_LINGER that makes close() send a reset."""
 PEER_LEFT = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
@@ -54,6 +55,8 @@ class WireCounters:
     """What the data port is doing, at one moment."""
 
     open_connections: int
+    held_connections: int
+    """Clients that are not being read: their upstream is slow, or there is no room."""
     open_exchanges: int
     open_streams: int
     """Answers under way whose head is out."""
@@ -130,12 +133,17 @@ class Server:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.shell.pool.close()
+        for _ in range(CLOSING_TURNS):  # transports close in a later turn of the loop
+            if not self._connections and not self.shell.pool.open_connections:
+                break
+            await asyncio.sleep(0.01)
 
     @property
     def counters(self) -> WireCounters:
         shell = self.shell
         return WireCounters(
             open_connections=len(self._connections),
+            held_connections=sum(connection.is_held for connection in self._connections),
             open_exchanges=shell.open_exchanges,
             open_streams=shell.pulse.open_streams,
             requests_total=shell.requests,
@@ -387,6 +395,10 @@ class ClientConnection(asyncio.Protocol):
             return []
         self._task.cancel()
         return [self._task]
+
+    @property
+    def is_held(self) -> bool:
+        return self._held != 0
 
     # -- the sweep's side
 

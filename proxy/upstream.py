@@ -339,6 +339,8 @@ class UpstreamConnection(asyncio.Protocol):
             return
         if self._complete:
             return
+        if status == 101 and not (self._upgrade and parser.should_upgrade()):
+            raise ValueError("it switched protocols unasked")
         length = coding = None
         keep = parser.get_http_version() == "1.1"
         for name, value in self._fields:
@@ -412,11 +414,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _switch(self, sink: ReplySink, tail: bytes) -> None:
         """101: from here on the bytes are not HTTP."""
-        head = self._head
-        if not self._upgrade or head is None:
-            self._fail("it switched protocols unasked", reset=False)
-            return
-        self._head = None
+        head, self._head = self._head, None
+        assert head is not None  # only a 101 to an upgrade that was asked for stops the parser
         self._tunnel = True
         sink.on_upgraded(head, tail)
 

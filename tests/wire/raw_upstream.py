@@ -75,7 +75,7 @@ class Wire:
     def __init__(self, sock: socket.socket, number: int = 0) -> None:
         self.sock = sock
         self.number = number
-        self._buffer = b""
+        self._buffer = bytearray()
         sock.settimeout(PATIENCE_S)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -96,21 +96,23 @@ class Wire:
         while (at := self._buffer.find(mark)) < 0:
             if not self.more():
                 return None
-        taken, self._buffer = self._buffer[: at + len(mark)], self._buffer[at + len(mark) :]
-        return taken
+        return self._take(at + len(mark))
 
     def exactly(self, size: int) -> bytes | None:
         while len(self._buffer) < size:
             if not self.more():
                 return None
-        taken, self._buffer = self._buffer[:size], self._buffer[size:]
+        return self._take(size)
+
+    def _take(self, size: int) -> bytes:
+        taken = bytes(memoryview(self._buffer)[:size])
+        del self._buffer[:size]
         return taken
 
     def rest(self) -> bytes:
         while self.more():
             pass
-        taken, self._buffer = self._buffer, b""
-        return taken
+        return self._take(len(self._buffer))
 
     def head(self) -> Message | None:
         raw = self.until(b"\r\n\r\n")
@@ -135,22 +137,23 @@ class Wire:
         return message
 
     def _chunked(self, message: Message) -> None:
+        parts: list[bytes] = []
         while (line := self.until(b"\r\n")) is not None:
             size = int(line.split(b";")[0], 16)
             if size == 0:
                 while (line := self.until(b"\r\n")) not in (b"\r\n", None):
                     pass
                 message.whole = line is not None
-                return
+                break
             data = self.exactly(size + 2)
             if data is None:
-                message.body += self._leftover()
-                return
-            message.body += data[:-2]
+                parts.append(self._leftover())
+                break
+            parts.append(data[:-2])
+        message.body = b"".join(parts)
 
     def _leftover(self) -> bytes:
-        taken, self._buffer = self._buffer, b""
-        return taken
+        return self._take(len(self._buffer))
 
     def response(self, method: str = "POST") -> Message | None:
         """The next final response; interim ones are skipped."""
@@ -391,7 +394,6 @@ def proxy_to(
         started.set()
         await stop.wait()
         await server.stop(0)
-        await asyncio.sleep(0)  # let aborted transports close
 
     def run() -> None:
         loop = new_event_loop() if uvloop else asyncio.new_event_loop()
@@ -411,6 +413,19 @@ def proxy_to(
         loop.call_soon_threadsafe(stop.set)
         thread.join(20)
         assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def dead_end() -> Iterator[str]:
+    """A URL whose connections never complete: a listener whose queue is full and stays so."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = listener.getsockname()[1]
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+        yield f"http://127.0.0.1:{port}"
 
 
 def eventually(what: Callable[[], bool], within_s: float = PATIENCE_S) -> bool:
