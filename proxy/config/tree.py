@@ -352,7 +352,7 @@ _PROVIDERS: tuple[tuple[str, str, Api, str | None], ...] = (
     ("mistral", "https://api.mistral.ai/v1", "openai", "mistral"),
     ("groq", "https://api.groq.com/openai/v1", "openai", "groq"),
     ("xai", "https://api.x.ai/v1", "openai", "x-ai"),
-    ("ollama", "http://127.0.0.1:11434/v1", "openai", None),
+    ("ollama", "http://127.0.0.1:11434/v1", "openai", "ollama"),
 )
 BUILT_IN: Mapping[str, UpstreamSettings] = {
     name: UpstreamSettings(url=url, api=api, provider=provider) for name, url, api, provider in _PROVIDERS
