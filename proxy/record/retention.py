@@ -39,7 +39,7 @@ class Slice:
     """What one slice did."""
 
     turns: int = 0
-    exchanges: int = 0
+    exchanges: list[int] = field(default_factory=list)
     bodies: list[int] = field(default_factory=list)
     more: bool = False
     """There is more to do at once."""
@@ -159,7 +159,7 @@ def _evict_exchanges(
     connection.executemany("DELETE FROM exchanges WHERE no = ?", [row[:1] for row in rows])
     steps = [(row[3],) for row in rows if row[3] is not None]
     connection.executemany("DELETE FROM names WHERE no = ?", steps)
-    done.exchanges += len(rows)
+    done.exchanges += [row[0] for row in rows]
     done.bodies += bodies
     return True
 

@@ -117,6 +117,8 @@ class RecordWriter:
             self._bases.forget(done.bodies)
         if done.exchanges or done.turns:
             self._names.clear()
+            gone = set(done.exchanges)
+            self._open = {name: no for name, no in self._open.items() if no not in gone}
         if not done.more:
             self._tidy_ns = now_ns + TIDY_NS
         return done.more
