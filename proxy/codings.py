@@ -23,6 +23,11 @@ _ZSTD_SLICE = 256
 _ZSTD_WINDOW = 32 * 1024 * 1024
 _MAX_LAYERS = 4
 _PLAIN = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{\"\]]|(?:event|data|id|retry):|: )")
+_PERHAPS = re.compile(
+    rb"\s*(?:[\[{]\s*|:|e|ev|eve|even|event|d|da|dat|data|i|id|r|re|ret|retr|retry)?", re.DOTALL
+)
+"""Beginnings of plain replies, and what may still become one."""
+_SNIFFED = 1_024
 
 
 class Undecodable(Exception):
@@ -47,7 +52,7 @@ class Decoding:
             raise Undecodable(f"{len(names)} content encodings one upon the other")
         self._layers = [_layer(name) for name in reversed(names)]
         self._begin: bytes | None = b""
-        """The first byte, until a second one lets us tell plain text from encoded."""
+        """The first bytes, until they tell plain text from encoded."""
 
     @property
     def plain(self) -> bool:
@@ -63,7 +68,7 @@ class Decoding:
         """The plain bytes that these bytes give. Raises Undecodable."""
         if self._begin is not None and self._layers:
             data = self._begin + data
-            if len(data) < 2:
+            if len(data) < _SNIFFED and _PERHAPS.fullmatch(data) is not None:
                 self._begin = data
                 return
             self._begin = None

@@ -28,6 +28,7 @@ _MAX_KEPT = 64 * KEPT
 _MAX_ERROR = 4_000
 
 _FIRST_OUTPUT = Event("first_output")
+_USAGE = Event("usage")
 _EXTRA = ("container", "stop_details", "stop_sequence", "input_transformations", "diagnostics")
 _SERVED = ("service_tier", "speed", "inference_geo")
 
@@ -87,6 +88,9 @@ class AnthropicDecoder:
         for _, raw in self._framing.finish():
             self._frame(raw)
         if not self._framing.streamed:
+            tail = self._framing.last_object("usage")
+            if tail:
+                return Outcome(usage=read_usage(tail), whole=True)
             return whole_outcome(self._framing.document, self._status)
         items: list[Item] = []
         for index in sorted(self._blocks):
@@ -110,7 +114,8 @@ class AnthropicDecoder:
         kind = frame.get("type")
         if kind == "content_block_delta":
             delta = frame.get("delta")
-            block = self._blocks.get(frame.get("index", 0))
+            index = frame.get("index")
+            block = self._blocks.get(index) if type(index) is int else None
             if block is not None and isinstance(delta, dict):
                 self._grow(block, delta)
         elif kind == "content_block_start":
@@ -140,7 +145,7 @@ class AnthropicDecoder:
             for name, value in usage.items():
                 if value is not None:
                     self._usage[name] = value
-            self._events.append(Event("usage"))
+            self._events.append(_USAGE)
 
     def _start(self, frame: Mapping[str, Any]) -> None:
         raw, index = frame.get("content_block"), frame.get("index")

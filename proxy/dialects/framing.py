@@ -7,14 +7,19 @@ choice and the splitting. Lives elsewhere: what the documents mean.
 The one invariant: any split of the bytes gives the same frames and the same document.
 """
 
+import json
+import re
 from typing import Any
 
 import orjson
 
+from proxy.ports import Unreadable
+from proxy.reading import parse
 from proxy.sse import SSE
 
 MAX_DOCUMENT = 64 * 1024 * 1024
-"""Bytes of a plain reply that are read; a longer one is relayed unread."""
+"""Bytes of a plain reply that are read; of a longer one only a member near its end is looked for."""
+_TAIL = 64 * 1024
 
 _SPACE = b" \t\r\n\xef\xbb\xbf"
 
@@ -24,12 +29,14 @@ Frame = tuple[str, bytes]
 class Framing:
     """Splits one reply. ``feed`` gives events of a stream; ``finish`` its last one, or the document."""
 
-    __slots__ = ("_parts", "_size", "_sse", "document")
+    __slots__ = ("_parts", "_size", "_sse", "_tail", "document")
 
     def __init__(self) -> None:
         self._sse: SSE | None = None
         self._parts: list[bytes] = []
         self._size = 0
+        self._tail = b""
+        """The end of a document that is too long to be read."""
         self.document: Any = None
         """The parsed plain reply, after ``finish``."""
 
@@ -53,6 +60,7 @@ class Framing:
         if self._size <= MAX_DOCUMENT:
             self._parts.append(data)
         else:
+            self._tail = b"".join((self._tail, *self._parts, data))[-_TAIL:]
             self._parts = []
         return []
 
@@ -60,14 +68,36 @@ class Framing:
         """The end of the body: the stream's unfinished last event; the document is parsed."""
         if self._sse is not None:
             return self._sse.flush()
+        if self._tail:
+            return []
         self.document = load(b"".join(self._parts))
         self._parts = []
         return []
 
+    def last_object(self, name: str) -> dict[str, Any]:
+        """Of a document too long to be read: the last object of that name, empty where there is none."""
+        return _last_object(self._tail, name) if self._tail else {}
+
 
 def load(data: bytes) -> Any:
-    """Parsed JSON; None for what is none."""
+    """Parsed JSON; None for what is none. Half an emoji is mended, as in requests."""
     try:
         return orjson.loads(data)
     except ValueError:
+        pass
+    try:
+        return parse(data)
+    except Unreadable:
         return None
+
+
+def _last_object(text: bytes, name: str) -> dict[str, Any]:
+    """The last member of that name which is an object, in the end of a cut-off document."""
+    for match in reversed([*re.finditer(rb'"%s"\s*:\s*(?=\{)' % re.escape(name.encode()), text)]):
+        try:
+            value, _ = json.JSONDecoder().raw_decode(text[match.end() :].decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            return value
+    return {}

@@ -21,6 +21,8 @@ from proxy.model import Event, Item, Outcome, ProviderError, Usage
 _MAX_ITEMS = 10_000
 _MAX_KEPT = 64 * KEPT
 _MAX_ERROR = 4_000
+_FIRST_OUTPUT = Event("first_output")
+_USAGE = Event("usage")
 _SPACE = b" \t\r\n\xef\xbb\xbf"
 
 _REASONS = (
@@ -88,6 +90,7 @@ class GeminiDecoder:
             document = not self._framing.streamed
             if document:
                 self._chunk(self._framing.document, events)
+                self._usage.update(self._framing.last_object("usageMetadata"))
         whole = self._stop is not None or (document and self._seen)
         self._items.extend(self._reader.finish(cut=not whole))
         if self._error is None and self._status >= 400:
@@ -120,8 +123,8 @@ class GeminiDecoder:
         self._about(chunk)
         usage = get(chunk, "usageMetadata")
         if isinstance(usage, dict):
-            self._usage.update((name, value) for name, value in usage.items() if value is not None)
-            events.append(Event("usage"))
+            self._usage.update(usage)
+            events.append(_USAGE)
         candidate = _first(chunk.get("candidates"))
         if candidate is not None:
             self._candidate(candidate, events)
@@ -146,7 +149,7 @@ class GeminiDecoder:
         parts = content.get("parts") if isinstance(content, dict) else None
         for part in parts if isinstance(parts, list) else ():
             if not self._parts:
-                events.append(Event("first_output"))
+                events.append(_FIRST_OUTPUT)
             self._chars += _chars_of(part)
             if self._chars <= _MAX_KEPT and len(self._items) < _MAX_ITEMS:
                 self._done(self._reader.add(part, ("parts", self._parts)), events)
