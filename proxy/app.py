@@ -7,6 +7,7 @@ that is taken or settings that are wrong keep the proxy from starting.
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -31,7 +32,7 @@ from proxy.model import Identity, Record
 from proxy.outbox import Limits, Outbox
 from proxy.payers import Payers
 from proxy.ports import Exporter
-from proxy.pricing import PriceBook
+from proxy.pricing import Pricing
 from proxy.reading import Library
 from proxy.record import Keep, Reader, RecordMissing, RecordWriter
 from proxy.routes import RouteTable
@@ -43,8 +44,12 @@ from proxy.wire import WireLimits
 GRACE_S = 30.0
 """How long a stream may go on after the proxy was asked to stop."""
 _PULSE_S = 0.25
-_MOST_HEADS = 500
-"""Thread heads put away in one pulse; under more load than that, threads in mid-turn go first."""
+_MOST_HEADS = 100
+"""Thread heads put away in one pulse, at most: under more load than that, the newest."""
+_GC = (50_000, 10, 20)
+"""An exchange leaves hundreds of small objects that live on for hours in the tracker. Python's own
+thresholds would walk all of them hundreds of times a second and find nothing; cycles appear only
+where whole threads are forgotten."""
 _WATCH_S = 1.0
 
 Warn = Callable[[str], None]
@@ -143,7 +148,7 @@ class _Parts:
             library=Library(int(settings.limits.body_cache)),
             tracker=tracker,
             chain=Chain(mode=settings.mode, on_fault=self._fault),
-            prices=PriceBook(settings.prices),
+            prices=Pricing(settings.prices),
             sink=self.outbox,
             settings=CoreSettings(record_bodies=record_bodies, max_decoded=int(settings.limits.decoded)),
             on_fault=self._fault,
@@ -210,7 +215,7 @@ class _Parts:
         shell.on_internal_error = settings.on_internal_error
         shell.on_abort = settings.on_abort
         shell.refuse_websocket = _enforces(settings)
-        self.core.prices = PriceBook(settings.prices)
+        self.core.prices = Pricing(settings.prices)
         self.core.chain.mode = settings.mode
         self.core.tracker.idle_after_ns = settings.idle_after.ns
         self.settings = settings
@@ -333,6 +338,8 @@ async def serve(
     if load_again is not None:
         loop.add_signal_handler(signal.SIGHUP, again.set)
     running = await start(settings, warn)
+    gc.freeze()
+    gc.set_threshold(*_GC)
     announce(running)
     watching = asyncio.create_task(_watch(watch, again), name="watch") if watch is not None else None
     reloading = (

@@ -8,6 +8,7 @@ Bodies are not touched: they are stored as sent.
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 DOTS = "…"
 _DOTS = DOTS.encode("utf-8")
@@ -41,7 +42,9 @@ _PERCENT = re.compile(r"%([0-9A-Fa-f]{2})")
 
 def redact_headers(headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
     """The same fields in the same order, secrets replaced by dots."""
-    return tuple((name, _value(name, value)) for name, value in headers)
+    if not any([is_secret_header(name) for name, _ in headers]):
+        return tuple(headers)
+    return tuple([(name, _value(name, value)) for name, value in headers])
 
 
 def redact_target(target: str) -> str:
@@ -55,6 +58,7 @@ def redact_target(target: str) -> str:
     return path + mark + re.sub(r"[^&;]+", _pair, query) + hash_mark + fragment
 
 
+@lru_cache(maxsize=4096)
 def is_secret_header(name: bytes) -> bool:
     """Whether a field of this name may carry a credential."""
     return _HEADER.search(name) is not None and _HARMLESS.match(name) is None
