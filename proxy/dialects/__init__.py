@@ -10,12 +10,14 @@ the provider's bookkeeping of a step that we have seen.
 import re
 
 from proxy.dialects.anthropic import Anthropic
+from proxy.dialects.gemini import Gemini
 from proxy.dialects.openai_chat import OpenAIChat
 from proxy.dialects.openai_responses import OpenAIResponses
 from proxy.model import Head, Upstream
 from proxy.ports import Dialect
 
 ANTHROPIC = Anthropic()
+GEMINI = Gemini()
 OPENAI_CHAT = OpenAIChat()
 OPENAI_RESPONSES = OpenAIResponses()
 
@@ -23,6 +25,7 @@ _TAILS: tuple[tuple[re.Pattern[str], Dialect], ...] = (
     (re.compile(r"/chat/completions/?$"), OPENAI_CHAT),
     (re.compile(r"/responses(?:/compact|/input_tokens)?/?$"), OPENAI_RESPONSES),
     (re.compile(r"^(?!.*/threads/).*/messages(?:/count_tokens)?/?$"), ANTHROPIC),
+    (re.compile(r"/[^/:]+:(?:generateContent|streamGenerateContent|countTokens)$"), GEMINI),
     (re.compile(r"/publishers/anthropic/models/[^/]+:(?:rawPredict|streamRawPredict)$"), ANTHROPIC),
     (re.compile(r"/serving-endpoints/[^/]+/invocations/?$"), OPENAI_CHAT),
 )

@@ -149,7 +149,10 @@ class ChatDecoder:
         if type(chunk) is not dict:
             return
         choices = chunk.get("choices")
-        if choices and type(choices) is list and (choice := _first_choice(choices)) is not None:
+        choice: Any = choices[0] if type(choices) is list and choices else None
+        if choice is not None and (type(choice) is not dict or choice.get("index", 0) != 0):
+            choice = _first_choice(choices)
+        if choice is not None:
             delta = choice.get("delta")
             if type(delta) is dict:
                 self._delta(delta, events)
@@ -181,6 +184,8 @@ class ChatDecoder:
                     self._begin(events)
                 self._chars += len(content)
                 self._text.add(content)
+                if len(delta) == 1 and self._begun == known:
+                    return  # most chunks end here
             else:
                 self._content_parts(content, events)
         self._reasoning(delta, events)

@@ -19,7 +19,7 @@ from proxy.dialects.compat import cap_field, nudge_role
 from proxy.dialects.hints import read_hints
 from proxy.dialects.openai_errors import error_object, refuse
 from proxy.dialects.refusals import plain_words, refusal_fields
-from proxy.dialects.splice import append_to_list, insert_field, replace_number, span_of
+from proxy.dialects.splice import append_to_list, insert_field, replace_number, set_field, span_of
 from proxy.identity import canonical, item_digest, without_marks
 from proxy.model import Head, Message, ModelRequest, Tool
 from proxy.ports import ResponseDecoder, Unreadable
@@ -72,12 +72,17 @@ class OpenAIChat:
         return ChatDecoder(status)
 
     def edit_request(self, body: bytes, request: ModelRequest, edits: Sequence[Edit]) -> bytes:
-        """``clamp`` lowers the cap in place, ``nudge`` adds a last message; other kinds change nothing."""
+        """``clamp`` lowers the cap in place, ``nudge`` adds a last message, ``land`` also forbids calls.
+
+        Other kinds change nothing.
+        """
         for edit in edits:
             if edit.kind == "clamp" and edit.max_output_tokens is not None:
                 body = _clamp(body, request.model, edit.max_output_tokens)
-            elif edit.kind == "nudge" and edit.text:
-                body = _nudge(body, request, edit.text)
+            elif edit.kind in ("nudge", "land"):
+                body = _nudge(body, request, edit.text) if edit.text else body
+                if edit.kind == "land" and request.tools:
+                    body = set_field(body, (), "tool_choice", b'"none"') or body
         return body
 
     def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:

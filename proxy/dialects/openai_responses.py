@@ -94,12 +94,17 @@ class OpenAIResponses:
         return ResponsesDecoder(status)
 
     def edit_request(self, body: bytes, request: ModelRequest, edits: Sequence[Edit]) -> bytes:
-        """``clamp`` lowers the cap in place, ``nudge`` adds a last message; other kinds change nothing."""
+        """``clamp`` lowers the cap in place, ``nudge`` adds a last message, ``land`` also forbids calls.
+
+        Other kinds change nothing.
+        """
         for edit in edits:
             if edit.kind == "clamp" and edit.max_output_tokens is not None:
                 body = _clamp(body, edit.max_output_tokens)
-            elif edit.kind == "nudge" and edit.text and request.operation == "chat":
-                body = _nudge(body, request, edit.text)
+            elif edit.kind in ("nudge", "land") and request.operation == "chat":
+                body = _nudge(body, request, edit.text) if edit.text else body
+                if edit.kind == "land" and request.tools:
+                    body = set_field(body, (), "tool_choice", b'"none"') or body
         return body
 
     def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
