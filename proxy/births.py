@@ -6,6 +6,7 @@ opens a session of its own.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from proxy import telling
 from proxy.likeness import opening
@@ -18,6 +19,18 @@ JOIN_NS = 10_000_000_000
 """How long a side call and the turn it serves may lie apart."""
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that is being placed."""
+
+    scope: Scope
+    exchange: Exchange
+    request: ModelRequest
+    ask: bytes
+    """Name of the history that it sends."""
+    now_ns: int
+
+
 class Births:
     """Opens sessions and threads, and tells of it."""
 
@@ -28,10 +41,9 @@ class Births:
         self._new_id = new_id
         self._shelf = shelf
 
-    def session(
-        self, scope: Scope, exchange: Exchange, request: ModelRequest, near: Thread | None, now_ns: int
-    ) -> Session:
+    def session(self, arrival: Arrival, near: Thread | None) -> Session:
         """The session of a new thread: by label, by the client's id, by what it belongs to, or new."""
+        scope, exchange, request = arrival.scope, arrival.exchange, arrival.request
         label = exchange.identity.labels.get("session")
         hint = request.hints.session
         key = ("label", label) if label else ("hint", hint) if hint else None
@@ -40,7 +52,7 @@ class Births:
         if key is None and near is not None:
             return near.session
         if key is None and request.tools:
-            session = _lonely(scope, request, now_ns)
+            session = _lonely(scope, request, arrival.now_ns)
             if session is not None:
                 return session
         session = Session(
@@ -48,41 +60,41 @@ class Births:
             by="hint" if key is not None else "content",
             key=key,
             client=request.hints.client,
-            last_ns=now_ns,
+            last_ns=arrival.now_ns,
         )
         if key is not None:
             scope.sessions[key] = session
-        self._emit(telling.session_start(session, exchange, now_ns))
+        self._emit(telling.session_start(session, exchange, arrival.now_ns))
         return session
 
     def thread(
         self,
-        scope: Scope,
-        exchange: Exchange,
-        request: ModelRequest,
+        arrival: Arrival,
         session: Session,
         kind: ThreadKind,
         parent: Thread | None,
         parent_turn: Turn | None,
         by: MatchedBy,
-        now_ns: int,
     ) -> Thread:
+        """A new history."""
+        exchange, request = arrival.exchange, arrival.request
         thread = Thread(
             id=self._new_id("thr_", exchange.id),
-            scope=scope,
+            scope=arrival.scope,
             session=session,
             kind=kind,
             dialect=request.dialect,
             parent=parent.id if parent is not None else None,
             parent_turn=parent_turn,
+            client_session=request.hints.session,
             agent=request.hints.agent if kind != "side" else None,
             system=instructions(request),
             tools=frozenset(tool.name for tool in request.tools),
             partial=parent is None and _has_past(request),
-            last_ns=now_ns,
+            last_ns=arrival.now_ns,
         )
         self._shelf.add(thread)
-        self._emit(telling.thread_start(thread, exchange, by, now_ns))
+        self._emit(telling.thread_start(thread, exchange, by, arrival.now_ns))
         return thread
 
 
@@ -96,11 +108,13 @@ def origin_of(match: Match) -> Step | None:
     return step
 
 
-def spawner(session: Session, request: ModelRequest, tasked: Thread | None) -> Thread | None:
-    """The thread that a sub-agent works for."""
-    hints = request.hints
-    if hints.parent_agent is not None and hints.parent_agent in session.agents:
-        return session.agents[hints.parent_agent]
+def spawner(arrival: Arrival, session: Session, tasked: Thread | None) -> Thread | None:
+    """The thread that a sub-agent works for: named by the client, else the one whose call it answers."""
+    scope, hints = arrival.scope, arrival.request.hints
+    if hints.session is not None:
+        parent = scope.agents.get((hints.session, hints.parent_agent))
+        if parent is not None and (hints.parent_agent is not None or tasked is None):
+            return parent
     if tasked is not None and tasked.session is session:
         return tasked
     return session.main

@@ -36,6 +36,7 @@ def head(thread: Thread) -> dict[str, Any]:
         "kind": thread.kind,
         "dialect": thread.dialect,
         "parent": thread.parent,
+        "client_session": thread.client_session,
         "agent": thread.agent,
         "system": thread.system.hex(),
         "tools": sorted(thread.tools),
@@ -65,6 +66,7 @@ def revive(value: Mapping[str, Any], shelf: Shelf) -> Thread | None:
         kind=value["kind"],
         dialect=value["dialect"],
         parent=value["parent"],
+        client_session=value["client_session"],
         agent=value["agent"],
         system=bytes.fromhex(value["system"]),
         tools=frozenset(value["tools"]),
@@ -78,8 +80,8 @@ def revive(value: Mapping[str, Any], shelf: Shelf) -> Thread | None:
     )
     if value["main"]:
         session.main = thread
-    if thread.agent is not None:
-        session.agents[thread.agent] = thread
+    if thread.client_session is not None and thread.kind != "side":
+        scope.agents[thread.client_session, thread.agent] = thread
     shelf.add(thread)
     if value["turn"] is not None:
         thread.turn = _revive_turn(value["turn"], thread)

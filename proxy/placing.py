@@ -67,9 +67,11 @@ class Match:
 NEW = Match("new")
 
 
-def ask_of(request: ModelRequest, before: bytes = b"") -> bytes:
+def ask_of(scope: Scope, request: ModelRequest) -> bytes:
     """Name of the history that a request sends; one of system text alone is named by that text."""
-    if before:
+    base = scope.held.get(request.held) if request.held is not None else None
+    if base is not None:
+        before = base.reply or base.ask
         return fold(before, [item for message in request.messages for item in message.items])
     last = request.chain[-1] if request.chain else SEED
     return last if last != SEED else b"system" + instructions(request)
@@ -355,10 +357,7 @@ def _named(scope: Scope, request: ModelRequest) -> Thread | None:
     hints = request.hints
     if hints.session is None or hints.kind in ("side", "compaction", "prewarm") or not request.tools:
         return None
-    session = scope.sessions.get(("hint", hints.session))
-    if session is None:
-        return None
-    return session.main if hints.agent is None else session.agents.get(hints.agent)
+    return scope.agents.get((hints.session, hints.agent))
 
 
 def _overlap(one: frozenset[str], other: frozenset[str]) -> bool:
@@ -402,8 +401,7 @@ def is_side_call(scope: Scope, request: ModelRequest) -> bool:
         return True
     if hints.kind == "subagent" or request.tools or hints.client not in _AGENTS:
         return False
-    session = scope.sessions.get(("hint", hints.session)) if hints.session is not None else None
-    main = session.main if session is not None else None
+    main = scope.agents.get((hints.session, None)) if hints.session is not None else None
     return request.output_schema or (main is not None and bool(main.tools))
 
 

@@ -50,8 +50,8 @@ class Session:
     client: str
     last_ns: int
     main: "Thread | None" = None
-    agents: "dict[str, Thread]" = field(default_factory=dict)
-    """Newest thread of each agent that the client names."""
+    threads: int = 0
+    """Those at hand."""
     lonely: tuple[str, ...] = ()
     """What a side call said that nothing tied to a session: the main thread that says the same moves in."""
     unjoined: "list[Thread]" = field(default_factory=list)
@@ -186,7 +186,10 @@ class Thread:
     dialect: DialectName
     parent: "str | None" = None
     parent_turn: "Turn | None" = None
+    client_session: str | None = None
+    """The client's own id of the session."""
     agent: str | None = None
+    """The client's own id of the agent."""
     system: bytes = b""
     """What the instructions were when it was born."""
     tools: frozenset[str] = frozenset()
@@ -244,6 +247,8 @@ class Scope:
         self.name = name
         self.threads: OrderedDict[str, Thread] = OrderedDict()
         self.sessions: dict[tuple[str, str], Session] = {}
+        self.agents: dict[tuple[str, str | None], Thread] = {}
+        """The thread last used of each agent that a client names, by session and agent."""
         self.asks: dict[bytes, list[Step]] = {}
         self.replies: dict[bytes, list[Step]] = {}
         self.sayings: dict[bytes, list[Step]] = {}
@@ -257,6 +262,7 @@ class Scope:
     def add_thread(self, thread: Thread) -> None:
         """Take in a new thread."""
         self.threads[thread.id] = thread
+        thread.session.threads += 1
 
     def touch(self, thread: Thread) -> None:
         """Note that a thread is in use."""
@@ -332,9 +338,12 @@ class Scope:
         session = thread.session
         if session.main is thread:
             session.main = None
-        if thread.agent is not None and session.agents.get(thread.agent) is thread:
-            del session.agents[thread.agent]
-        if session.key is not None and session.main is None and not session.agents:
+        if thread.client_session is not None:
+            name = (thread.client_session, thread.agent)
+            if self.agents.get(name) is thread:
+                del self.agents[name]
+        session.threads -= 1
+        if session.key is not None and not session.threads:
             self.sessions.pop(session.key, None)
         if thread.conversation is not None:
             self.held.pop(thread.conversation, None)
@@ -374,10 +383,9 @@ def instructions(request: ModelRequest) -> bytes:
 
 def same_client(thread: Thread, hints: Hints) -> bool | None:
     """Whether the client says that it is this thread: True, False, or None where it says nothing."""
-    key = thread.session.key
-    if hints.session is None or key is None or key[0] != "hint":
+    if hints.session is None or thread.client_session is None:
         return None
-    return key[1] == hints.session and thread.agent == hints.agent
+    return thread.client_session == hints.session and thread.agent == hints.agent
 
 
 def _joining_ids(step: Step) -> set[str]:

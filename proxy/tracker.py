@@ -24,17 +24,17 @@ index before it is forwarded; two requests of one session never wait for each ot
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from proxy import telling
-from proxy.births import JOIN_NS, Births, origin_of, spawner
+from proxy.births import JOIN_NS, Arrival, Births, origin_of, spawner
 from proxy.heads import head, revive
 from proxy.likeness import opening, reply_text
 from proxy.model import (
     Attempt,
     Cause,
     Exchange,
-    MatchedBy,
     ModelRequest,
     Outcome,
     Record,
@@ -52,8 +52,20 @@ from proxy.placing import (
 )
 from proxy.reading import fold
 from proxy.shelf import Shelf
-from proxy.threads import Call, Scope, Step, Thread, Turn, said
-from proxy.turns import Delta, Move, alias, ending, move, pair
+from proxy.threads import Call, Step, Thread, Turn, said
+from proxy.turns import (
+    Delta,
+    Move,
+    delta_of,
+    ending,
+    goes_on,
+    left_open,
+    move,
+    pair,
+    refusal_cause,
+    repeated,
+    since_refusal,
+)
 from proxy.verdict import Terminal
 
 IDLE_NS = 1_800_000_000_000
@@ -96,10 +108,11 @@ class Tracker:
     def place(self, exchange: Exchange, request: ModelRequest, now_ns: int) -> Placement:
         """Find or open the session, thread, turn and step of a request."""
         scope = self.shelf.scope(exchange.identity.scope)
-        ask = _ask(scope, request)
-        match = search(scope, request, ask, now_ns)
-        placement = self._join(scope, exchange, request, match, ask, now_ns)
+        arrival = Arrival(scope, exchange, request, ask_of(scope, request), now_ns)
+        placement = self._join(arrival, search(scope, request, arrival.ask, now_ns))
         thread = placement.thread_state
+        if thread.client_session is not None and thread.kind != "side":
+            scope.agents[thread.client_session, thread.agent] = thread
         placement.previous = thread.request
         self.shelf.keep_request(thread, exchange, request)
         thread.hint_turn = request.hints.turn or thread.hint_turn
@@ -109,78 +122,55 @@ class Tracker:
         self._changed[thread.id] = thread
         return placement
 
-    def _join(
-        self, scope: Scope, exchange: Exchange, request: ModelRequest, match: Match, ask: bytes, now_ns: int
-    ) -> Placement:
-        if match.relation == "attempt" and match.step is not None:
-            return self._again(scope, exchange, request, match.step, ask, now_ns)
-        compacts = asks_to_compact(request)
-        if compacts or (is_side_call(scope, request) and match.relation in ("new", "sibling", "fork")):
-            return self._aside(scope, exchange, request, match, ask, now_ns)
-        if match.relation in ("continue", "epoch") and match.step is not None:
-            return self._go_on(scope, exchange, request, match, match.step, ask, now_ns)
-        return self._begin(scope, exchange, request, match, ask, now_ns)
+    def _join(self, arrival: Arrival, match: Match) -> Placement:
+        request, relation = arrival.request, match.relation
+        if relation == "attempt" and match.step is not None:
+            return self._again(arrival, match.step)
+        beside = is_side_call(arrival.scope, request) and relation in ("new", "sibling", "fork")
+        if beside or asks_to_compact(request):
+            return self._aside(arrival, match)
+        if relation in ("continue", "epoch") and match.step is not None:
+            return self._go_on(arrival, match, match.step)
+        return self._begin(arrival, match)
 
-    def _again(
-        self, scope: Scope, exchange: Exchange, request: ModelRequest, step: Step, ask: bytes, now_ns: int
-    ) -> Placement:
+    def _again(self, arrival: Arrival, step: Step) -> Placement:
         """One more attempt of a step."""
-        scope.add_ask(step, ask)
-        placement = Placement(exchange, request, step, step.attempts, relation="attempt")
+        arrival.scope.add_ask(step, arrival.ask)
+        placement = Placement(
+            arrival.exchange, arrival.request, step, step.attempts, matched_by="prefix", relation="attempt"
+        )
         step.attempts += 1
         step.closed = False
         if not step.turn.open:
-            self._resume(step.turn, now_ns)
+            self._resume(step.turn, arrival.now_ns)
         return placement
 
-    def _go_on(
-        self,
-        scope: Scope,
-        exchange: Exchange,
-        request: ModelRequest,
-        match: Match,
-        base: Step,
-        ask: bytes,
-        now_ns: int,
-    ) -> Placement:
+    def _go_on(self, arrival: Arrival, match: Match, base: Step) -> Placement:
         """The next step of a thread."""
-        thread = base.thread
-        delta = _delta(request, match, thread.pending(), base)
-        again = _repeated(thread, base, delta)
+        thread, request, now_ns = base.thread, arrival.request, arrival.now_ns
+        pending = thread.pending()
+        delta = delta_of(request, match, pending, base)
+        again = repeated(thread, base, delta)
         if again is not None and match.relation == "continue":
-            return self._again(scope, exchange, request, again, ask, now_ns)
-        hints = request.hints
+            return self._again(arrival, again)
         what = move(
             delta,
-            pending=bool(thread.pending()),
+            pending=bool(pending),
             turn_open=thread.turn is not None and thread.turn.open,
-            since_refusal_ns=_since_refusal(thread, now_ns),
-            continues=_continues(thread, match, hints.turn),
+            since_refusal_ns=since_refusal(thread, now_ns),
+            continues=goes_on(thread, match, request.hints.turn),
         )
-        turn, new_turn = self._turn_for(thread, what, delta, exchange, now_ns)
-        self._answer(delta, exchange, now_ns, base)
+        turn, new_turn = self._turn_for(thread, what, arrival)
         if match.relation == "epoch":
             thread.epoch += 1
         thread.summed_up = False
-        step = self._add_step(scope, exchange, request, turn, ask, match.by, now_ns)
-        self._tell_input(step, delta, exchange, now_ns)
-        return Placement(
-            exchange,
-            request,
-            step,
-            0,
-            delta=delta.items,
-            results=tuple(item for item, _, _ in delta.answers),
-            matched_by=match.by,
-            relation=match.relation,
-            new_turn=new_turn,
-            rewritten=match.rewritten,
-        )
+        placement = self._add_step(arrival, match, turn, delta, base)
+        placement.new_turn = new_turn
+        return placement
 
-    def _turn_for(
-        self, thread: Thread, what: Move, delta: Delta, exchange: Exchange, now_ns: int
-    ) -> tuple[Turn, bool]:
+    def _turn_for(self, thread: Thread, what: Move, arrival: Arrival) -> tuple[Turn, bool]:
         """The turn that a continuing request belongs to, opened, resumed or ended as the move says."""
+        now_ns = arrival.now_ns
         turn = thread.turn
         if turn is not None and what in ("goes_on", "joins"):
             if not turn.open:
@@ -192,27 +182,25 @@ class Tracker:
             elif what == "superseded":
                 self._end_turn(turn, "superseded")
             else:
-                self._end_turn(turn, *_left(thread))
-        return self._open_turn(thread, exchange, now_ns), True
+                self._end_turn(turn, *left_open(thread))
+        return self._open_turn(thread, arrival), True
 
-    def _begin(
-        self, scope: Scope, exchange: Exchange, request: ModelRequest, match: Match, ask: bytes, now_ns: int
-    ) -> Placement:
+    def _begin(self, arrival: Arrival, match: Match) -> Placement:
         """A new thread: a conversation, a sub-agent's, a fork, or a sibling."""
+        scope, request = arrival.scope, arrival.request
         origin = origin_of(match)
         if origin is None and match.relation == "new":
-            served = served_by(scope, request, request.hints, now_ns)
+            served = served_by(scope, request, request.hints, arrival.now_ns)
             if served is not None:
-                return self._aside(scope, exchange, request, match, ask, now_ns, served)
+                return self._aside(arrival, match, served)
         kind: ThreadKind = "main"
         parent, parent_turn, by = None, None, match.by
         task = task_of(scope, request) if match.relation in ("new", "sibling") else None
         near = task[0] if task is not None else origin
-        session = self._births.session(scope, exchange, request, near.thread if near else None, now_ns)
+        session = self._births.session(arrival, near.thread if near is not None else None)
         if request.hints.agent is not None or request.hints.kind == "subagent":
-            kind = "subagent"
-            parent = spawner(session, request, task[0].thread if task else None)
-            by = "hint"
+            kind, by = "subagent", "hint"
+            parent = spawner(arrival, session, task[0].thread if task is not None else None)
         elif task is not None:
             kind, parent, by = "subagent", task[0].thread, "content"
         elif origin is not None:
@@ -221,59 +209,36 @@ class Tracker:
             parent_turn = parent.parent_turn
         if parent is not None and kind == "subagent":
             parent_turn = parent.turn
-        thread = self._births.thread(
-            scope, exchange, request, session, kind, parent, parent_turn, by if parent else "prefix", now_ns
-        )
+        thread = self._births.thread(arrival, session, kind, parent, parent_turn, by)
         if kind == "main" and session.main is None:
             session.main = thread
-        if thread.agent is not None:
-            session.agents[thread.agent] = thread
         pending = [(origin, call) for call in origin.pending] if origin is not None else []
-        delta = _delta(request, match, pending, origin)
-        turn = self._open_turn(thread, exchange, now_ns)
-        step = self._add_step(scope, exchange, request, turn, ask, by, now_ns)
-        self._tell_input(step, delta, exchange, now_ns)
-        return Placement(
-            exchange, request, step, 0, delta=delta.items, matched_by=by, relation=match.relation,
-            new_turn=True, new_thread=True, rewritten=match.rewritten,
-        )  # fmt: skip
+        delta = replace(delta_of(request, match, pending, origin), answers=())
+        turn = self._open_turn(thread, arrival)
+        placement = self._add_step(arrival, replace(match, by=by), turn, delta, origin)
+        placement.new_thread = placement.new_turn = True
+        return placement
 
-    def _aside(
-        self,
-        scope: Scope,
-        exchange: Exchange,
-        request: ModelRequest,
-        match: Match,
-        ask: bytes,
-        now_ns: int,
-        served: Thread | None = None,
-    ) -> Placement:
+    def _aside(self, arrival: Arrival, match: Match, served: Thread | None = None) -> Placement:
         """A side call: a thread of its own, with one turn and one step."""
+        request, now_ns = arrival.request, arrival.now_ns
         base = match.step if match.relation != "sibling" else None
         parent = base.thread if base is not None else served
-        session = self._births.session(scope, exchange, request, parent, now_ns)
+        session = self._births.session(arrival, parent)
         running = parent if parent is not None else session.main
         parent_turn = running.turn if running is not None else None
-        thread = self._births.thread(
-            scope, exchange, request, session, "side", parent, parent_turn, match.by, now_ns
-        )
+        thread = self._births.thread(arrival, session, "side", parent, parent_turn, match.by)
         if parent_turn is None or not parent_turn.open:
             session.unjoined = [s for s in session.unjoined if now_ns - s.last_ns <= JOIN_NS][-15:]
             session.unjoined.append(thread)
         if parent is None and session.main is None:
             session.lonely = tuple(text[:2_000] for text in opening(request))
-        pending = base.thread.pending() if base is not None else []
-        delta = _delta(request, match, pending, base)
         if base is not None and asks_to_compact(request):
             base.thread.summed_up = True
-        self._answer(delta, exchange, now_ns, base)
-        turn = self._open_turn(thread, exchange, now_ns)
-        step = self._add_step(scope, exchange, request, turn, ask, match.by, now_ns)
-        self._tell_input(step, delta, exchange, now_ns)
-        return Placement(
-            exchange, request, step, 0, delta=delta.items, matched_by=match.by, relation=match.relation,
-            results=tuple(item for item, _, _ in delta.answers), new_turn=True, new_thread=True,
-        )  # fmt: skip
+        delta = delta_of(request, match, base.thread.pending() if base is not None else [], base)
+        placement = self._add_step(arrival, match, self._open_turn(thread, arrival), delta, base)
+        placement.new_thread = placement.new_turn = True
+        return placement
 
     # -- it goes out, or not
 
@@ -295,7 +260,7 @@ class Tracker:
         turn.refused_ns = now_ns
         turn.last_ns = now_ns
         if turn.open:
-            self._end_turn(turn, _cause(why.cause))
+            self._end_turn(turn, refusal_cause(why.cause))
 
     def remember(self, placement: Placement, memories: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep what policies want to know at the thread's next request."""
@@ -384,7 +349,7 @@ class Tracker:
             if due > now_ns:
                 self._watch(turn, due)
             else:
-                cause, by = _left(turn.thread)
+                cause, by = left_open(turn.thread)
                 self._end_turn(turn, "abandoned" if cause == "superseded" else cause, by)
 
     def _watch(self, turn: Turn, due_ns: int) -> None:
@@ -425,8 +390,9 @@ class Tracker:
 
     # -- turns and steps
 
-    def _open_turn(self, thread: Thread, exchange: Exchange, now_ns: int) -> Turn:
-        turn = Turn(self.new_id("trn_", exchange.id), thread.turns, thread, last_ns=now_ns)
+    def _open_turn(self, thread: Thread, arrival: Arrival) -> Turn:
+        now_ns = arrival.now_ns
+        turn = Turn(self.new_id("trn_", arrival.exchange.id), thread.turns, thread, last_ns=now_ns)
         thread.turns += 1
         thread.turn = turn
         self.emit(telling.turn_start(turn, now_ns))
@@ -452,33 +418,39 @@ class Tracker:
         self.emit(telling.turn_end(turn))
 
     def _add_step(
-        self,
-        scope: Scope,
-        exchange: Exchange,
-        request: ModelRequest,
-        turn: Turn,
-        ask: bytes,
-        by: MatchedBy,
-        now_ns: int,
-    ) -> Step:
-        thread = turn.thread
+        self, arrival: Arrival, match: Match, turn: Turn, delta: Delta, base: Step | None
+    ) -> Placement:
+        """A step, indexed before it goes out, with what its request brings."""
+        thread, exchange = turn.thread, arrival.exchange
+        self._answer(delta, exchange, arrival.now_ns, base)
         step = Step(
             id=self.new_id("stp_", exchange.id),
             index=thread.step_count,
             thread=thread,
             turn=turn,
             epoch=thread.epoch,
-            ask=ask,
-            matched_by=by,
+            ask=arrival.ask,
+            matched_by=match.by,
             exchange=exchange.id,
             number=exchange.number,
-            arrived_ns=now_ns,
+            arrived_ns=arrival.now_ns,
             attempts=1,
-            model=request.model,
+            model=arrival.request.model,
         )
-        scope.add_step(step)
+        arrival.scope.add_step(step)
         self.shelf.weigh(thread)
-        return step
+        self._tell_input(step, delta, exchange, arrival.now_ns)
+        return Placement(
+            exchange,
+            arrival.request,
+            step,
+            0,
+            delta=delta.items,
+            results=tuple(item for item, _, _ in delta.answers),
+            matched_by=match.by,
+            relation=match.relation,
+            rewritten=match.rewritten,
+        )
 
     def _close_step(self, step: Step, now_ns: int, *, only_if_answered: bool = False) -> None:
         if step.closed or not step.started or (only_if_answered and step.pending):
@@ -521,61 +493,6 @@ class Tracker:
             self.emit(record)
 
 
-def _ask(scope: Scope, request: ModelRequest) -> bytes:
-    if request.held is not None:
-        base = scope.held.get(request.held)
-        if base is not None:
-            return ask_of(request, base.reply or base.ask)
-    return ask_of(request)
-
-
-def _delta(request: ModelRequest, match: Match, pending: list[tuple[Step, Call]], base: Step | None) -> Delta:
-    """What a request brings beyond the known history, with its results paired."""
-    known = match.known if match.relation not in ("new", "sibling") else 0
-    items = tuple(
-        item for message in request.messages[known:] for item in message.items if item.role != "assistant"
-    )
-    came_back = [item for message in request.messages[max(0, known - 32) : known] for item in message.items]
-    at = len(came_back)
-    while at > 0 and came_back[at - 1].role == "assistant":
-        at -= 1
-    aliases = alias(came_back[at:], base.calls) if base is not None else {}
-    return pair(items, pending, aliases, guess=match.relation != "epoch" or known > 0)
-
-
-def _repeated(thread: Thread, base: Step, delta: Delta) -> Step | None:
-    """The step in vain that this request asks again, with its results in another form and no new input."""
-    last = thread.last
-    if last is None or last is base or not last.in_vain or delta.has_input or delta.answers:
-        return None
-    brings = [item for item in delta.items if item.kind == "tool_result"]
-    return last if brings and base.calls and not base.pending else None
-
-
-def _since_refusal(thread: Thread, now_ns: int) -> int | None:
-    turn = thread.turn
-    return now_ns - turn.refused_ns if turn is not None and turn.refused_ns is not None else None
-
-
-def _continues(thread: Thread, match: Match, hint_turn: str | None) -> bool:
-    """Whether a rewritten history goes on with the running turn: the client says so, or it owes work."""
-    turn = thread.turn
-    if match.relation != "epoch" or turn is None:
-        return False
-    if hint_turn is not None and thread.hint_turn is not None:
-        return hint_turn == thread.hint_turn
-    last = thread.last
-    return turn.open and match.by in ("hint", "prefix") and last is not None and bool(last.calls)
-
-
-def _left(thread: Thread) -> tuple[Cause, str | None]:
-    """Why a turn that is still open has come to nothing."""
-    last = thread.last
-    if last is not None and last.in_vain:
-        return ("interrupted", "user") if last.outcome == "client_gone" else ("error", None)
-    return "superseded", None
-
-
 def _others_running(thread: Thread, step: Step) -> bool:
     return any(s.running for s in thread.steps if s is not step and s.turn is step.turn)
 
@@ -585,12 +502,3 @@ def _calls(reply: Outcome) -> list[Call]:
         Call(item.tool or "", item.call_id, item.item_id, item.arguments or "", item.digest)
         for item in reply.tool_calls
     ]
-
-
-_CAUSES: frozenset[Cause] = frozenset(
-    {"steps", "tokens", "spend", "wall_clock", "calls", "tool_retries", "interrupted"}
-)
-
-
-def _cause(name: str) -> Cause:
-    return next((cause for cause in _CAUSES if cause == name), "policy")

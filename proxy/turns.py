@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from proxy.model import Cause, Item, Outcome
-from proxy.threads import Call, Step
+from proxy.model import Cause, Item, ModelRequest, Outcome
+from proxy.placing import Match
+from proxy.threads import Call, Step, Thread
 
 JOINS_REFUSED_NS = 10_000_000_000
 
@@ -170,3 +171,63 @@ def ending(reply: Outcome) -> Cause | None:
     if reason == "incomplete" and isinstance(detail, str):
         reason = detail.lower()
     return _CAUSES.get(reason, "completed")
+
+
+def delta_of(
+    request: ModelRequest, match: Match, pending: Sequence[tuple[Step, Call]], base: Step | None
+) -> Delta:
+    """What a request brings beyond the known history, with its results paired."""
+    known = match.known if match.relation not in ("new", "sibling") else 0
+    items = tuple(
+        item for message in request.messages[known:] for item in message.items if item.role != "assistant"
+    )
+    came_back = [item for message in request.messages[max(0, known - 32) : known] for item in message.items]
+    at = len(came_back)
+    while at > 0 and came_back[at - 1].role == "assistant":
+        at -= 1
+    aliases = alias(came_back[at:], base.calls) if base is not None else {}
+    return pair(items, pending, aliases, guess=match.relation != "epoch" or known > 0)
+
+
+def repeated(thread: Thread, base: Step, delta: Delta) -> Step | None:
+    """The step in vain that this request asks again, with its results in another form and no new input."""
+    last = thread.last
+    if last is None or last is base or not last.in_vain or delta.has_input or delta.answers:
+        return None
+    brings = [item for item in delta.items if item.kind == "tool_result"]
+    return last if brings and base.calls and not base.pending else None
+
+
+def since_refusal(thread: Thread, now_ns: int) -> int | None:
+    """How long ago we last refused a request of the thread's newest turn."""
+    turn = thread.turn
+    return now_ns - turn.refused_ns if turn is not None and turn.refused_ns is not None else None
+
+
+def goes_on(thread: Thread, match: Match, hint_turn: str | None) -> bool:
+    """Whether a rewritten history goes on with the running turn: the client says so, or it owes work."""
+    turn = thread.turn
+    if match.relation != "epoch" or turn is None:
+        return False
+    if hint_turn is not None and thread.hint_turn is not None:
+        return hint_turn == thread.hint_turn
+    last = thread.last
+    return turn.open and match.by in ("hint", "prefix") and last is not None and bool(last.calls)
+
+
+def left_open(thread: Thread) -> tuple[Cause, str | None]:
+    """Why a turn that is still open has come to nothing."""
+    last = thread.last
+    if last is not None and last.in_vain:
+        return ("interrupted", "user") if last.outcome == "client_gone" else ("error", None)
+    return "superseded", None
+
+
+_REACHED: frozenset[Cause] = frozenset(
+    {"steps", "tokens", "spend", "wall_clock", "calls", "tool_retries", "interrupted"}
+)
+
+
+def refusal_cause(name: str) -> Cause:
+    """The cause of a turn that a refusal ends: the budget that was reached, else a policy."""
+    return next((cause for cause in _REACHED if cause == name), "policy")

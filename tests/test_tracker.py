@@ -389,6 +389,16 @@ def test_a_label_names_the_session_and_merges_no_threads() -> None:
     assert play.shape() == [[[[[0]]], [[[1]]]]]
 
 
+def test_a_label_does_not_hide_what_the_client_says_of_its_agents() -> None:
+    play = Play()
+    night = Identity(labels={"session": "nightly"})
+    play.step(request(TASK, hints=claude()), call(ID, "Agent"), identity=night)
+    sub = play.ask(request(TASK, hints=claude(agent="a1")), identity=night)
+    other = play.ask(request(TASK, hints=claude(session="s2")), identity=night)
+    assert (sub.kind, other.kind) == ("subagent", "main")
+    assert [len(session["threads"]) for session in play.tree()["sessions"]] == [3]
+
+
 def test_a_refused_request_is_no_step_and_its_retry_resumes_the_turn() -> None:
     play = Play()
     asked = request(TASK)
