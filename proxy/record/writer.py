@@ -22,7 +22,7 @@ from proxy.record.events import MAX_RUN, encode
 from proxy.record.exchanges import pack_headers
 from proxy.record.heads import HeadsPut, upsert
 from proxy.record.retention import FOREVER, Keep
-from proxy.record.summaries import Summaries
+from proxy.record.summaries import Summaries, rebuild
 
 Entry = Record | CaptureStart | CaptureEnd | HeadsPut
 """What a batch is made of."""
@@ -123,6 +123,14 @@ class RecordWriter:
             self._tidy_ns = now_ns + TIDY_NS
         return done.more
 
+    def rebuild(self) -> int:
+        """Make the lists anew from the log, should they ever disagree; answers the events read."""
+        try:
+            return rebuild(self._connect())
+        except (OSError, sqlite3.Error, schema.RecordNewer) as error:
+            self._fail(error)
+            raise _away(error, self.data_dir) from None
+
     def close(self) -> None:
         """Let go of the file; the log is folded into it."""
         if self._connection is not None:
@@ -135,11 +143,20 @@ class RecordWriter:
     # -- the connection
 
     def _connect(self) -> sqlite3.Connection:
+        """The open file; opened anew where it is not the one at its path any more (moved, deleted)."""
+        if self._connection is not None and not self._is_current():
+            self.close()
         if self._connection is None:
             self._connection = schema.open_writer(self.data_dir, self._warn)
             self._inode = (self.data_dir / schema.FILE).stat().st_ino
             self._forget()
         return self._connection
+
+    def _is_current(self) -> bool:
+        try:
+            return (self.data_dir / schema.FILE).stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
 
     def _notice_others(self, connection: sqlite3.Connection) -> None:
         """Another process that wrote may have evicted what we remember."""

@@ -160,20 +160,32 @@ def test_a_file_that_breaks_while_it_is_written_is_replaced(tmp_path: Path) -> N
         for page in range(2, path.stat().st_size // 4_096):
             file.seek(page * 4_096)
             file.write(b"\xff" * 4_096)
-    failed = 0
+    kinds = []
     for n in range(300, 310):
         try:
             writer.write([start(n, b"body"), end(n)])
         except RecordAway as error:
-            assert error.kind == "damaged"
-            failed += 1
+            kinds.append(error.kind)
     writer.close()
-    assert 1 <= failed <= 2
+    assert kinds in (["damaged"], ["damaged", "damaged"])
     assert (tmp_path / (FILE + ".damaged-1")).exists()
     assert len(said) == 1
     with Reader(tmp_path) as reader:
         assert list(reader.check()) == []
         assert reader.request_body(xid(309)) == b"body"
+
+
+def test_a_file_taken_away_is_begun_anew(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path)
+    writer.write([start(0, b"body" * 1_000)])
+    for path in list(tmp_path.iterdir()):
+        path.unlink()
+    writer.write([start(1, b"body" * 1_001), end(1)])
+    writer.close()
+    with Reader(tmp_path) as reader:
+        assert [e.id for e in reader.exchanges()] == [xid(1)]
+        assert reader.request_body(xid(1)) == b"body" * 1_001
+        assert list(reader.check()) == []
 
 
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
@@ -208,11 +220,13 @@ def test_a_reader_makes_nothing_and_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_reader_cannot_write(tmp_path: Path) -> None:
-    RecordWriter(tmp_path).write([event("turn/start")])
+    writer = RecordWriter(tmp_path)
+    writer.write([event("turn/start")])
     connection = open_reader(tmp_path)
-    with pytest.raises(sqlite3.OperationalError, match="readonly|query_only"):
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
         connection.execute("DELETE FROM events")
     connection.close()
+    writer.close()
 
 
 def test_two_processes_may_write_one_record(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from proxy.model import Record
 from proxy.record import Ambiguous, NotRecorded, Reader, RecordWriter, seconds
 from proxy.record.events import MAX_RUN, TYPES, decode, encode, kinds_mask
 from proxy.record.schema import FILE, open_writer
-from proxy.record.summaries import rebuild
 from tests.record.kit import SECOND, T, end, event, start, whole_turn, xid
 
 
@@ -166,8 +165,10 @@ def test_the_derived_tables_can_be_made_anew(three: Path) -> None:
     connection = open_writer(three, print)
     connection.execute("UPDATE turns SET steps = 99, cause = 'nonsense'")
     connection.execute("DELETE FROM sessions")
-    assert rebuild(connection) == before[2]
     connection.close()
+    writer = RecordWriter(three)
+    assert writer.rebuild() == before[2]
+    writer.close()
     with Reader(three) as reader:
         assert (reader.sessions(), reader.turns(), reader.last_seq()) == before
 
