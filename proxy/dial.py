@@ -202,7 +202,7 @@ class Dialer:
 def _words(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return "its name cannot be resolved"
-    return (error.strerror or "the connection failed").lower()
+    return os.strerror(error.errno).lower() if error.errno else "the connection failed"
 
 
 def _interleaved(addresses: Sequence[Address]) -> list[Address]:

@@ -208,16 +208,14 @@ class LiveExchange:
         chunked = request.framing is Framing.CHUNKED
         last = request.complete
         data = body if body is not None else request.taken()
-        fields = head.headers
-        if peer.proxy_authorization is not None:
-            fields = (*fields, (b"Proxy-Authorization", peer.proxy_authorization))
         first = request_head(
             head.method,
             peer.target_prefix + route.target,
             peer.authority,
-            fields,
+            head.headers,
             length=len(data) if body is not None and request.framing is Framing.LENGTH else None,
             upgrade=request.upgrade,
+            proxy_authorization=peer.proxy_authorization,
         )
         joined = len(data) < JOIN_BELOW
         if joined:

@@ -10,6 +10,7 @@ request again; the exchange decides that, and only where it is harmless.
 
 import asyncio
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -294,7 +295,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._deliver(sink, len(data))
 
     def eof_received(self) -> bool:
-        self._eof = True
+        self._eof = self._transport is None or _said_goodbye(self._transport)
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -304,7 +305,6 @@ class UpstreamConnection(asyncio.Protocol):
         sink, self._sink = self._sink, None
         if sink is None:
             return
-        # With TLS, ``eof_received`` comes only after the peer's own goodbye (close_notify).
         orderly = error is None and self._eof
         if self._framing is Framing.UNTIL_CLOSE and orderly and not self._tunnel:
             sink.on_data(b"", True)
@@ -429,6 +429,22 @@ class UpstreamConnection(asyncio.Protocol):
                 sink.on_data(b"".join(self._pieces), False)
             sink.on_broken(Broken(words, self._answered, reset))
         self.end()
+
+
+def _said_goodbye(transport: asyncio.Transport) -> bool:
+    """Whether an end is TLS's own (close_notify): anybody on the way can close the connection below.
+
+    uvloop reports only those to the protocol, asyncio both; the TLS object knows which it was.
+    """
+    tls = transport.get_extra_info("ssl_object")
+    if tls is None:
+        return True
+    try:
+        return not tls.read(1)
+    except ssl.SSLZeroReturnError:
+        return True
+    except ssl.SSLError:  # it wants more: no goodbye has come
+        return False
 
 
 def _parser_words(error: httptools.HttpParserError) -> str:

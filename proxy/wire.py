@@ -81,11 +81,19 @@ class WireLimits:
 
 
 def request_head(
-    method: str, target: str, host: bytes, fields: Fields, *, length: int | None = None, upgrade: bool = False
+    method: str,
+    target: str,
+    host: bytes,
+    fields: Fields,
+    *,
+    length: int | None = None,
+    upgrade: bool = False,
+    proxy_authorization: bytes | None = None,
 ) -> bytes:
     """The head for the upstream: the client's own, with ``Host`` put right.
 
-    ``length`` replaces the value of ``Content-Length`` in its place (an edited body).
+    ``length`` replaces the value of ``Content-Length`` in its place (an edited body);
+    ``proxy_authorization`` is for a plain proxy on the way, which takes it off again.
     """
     named = connection_options(fields)
     lines = [f"{method} {target} HTTP/1.1".encode("latin-1")]
@@ -108,6 +116,8 @@ def request_head(
             lines.append(name + b": " + value)
     if not seen_host:
         lines.insert(1, b"Host: " + host)
+    if proxy_authorization is not None:
+        lines.append(b"Proxy-Authorization: " + proxy_authorization)
     lines.append(b"\r\n")
     return b"\r\n".join(lines)
 

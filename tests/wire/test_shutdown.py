@@ -1,0 +1,81 @@
+"""Stopping: nothing new, idle ones go, streams get their time, then all is cut and closed once."""
+
+import contextlib
+import threading
+import time
+
+from tests.wire.raw_upstream import (
+    END,
+    STREAM,
+    Message,
+    Proxy,
+    RawUpstream,
+    Wire,
+    eventually,
+    frame,
+    request,
+)
+
+MODEL = "/anthropic/v1/messages"
+
+
+def test_streams_in_progress_may_end_and_idle_connections_go(any_proxy: Proxy, upstream: RawUpstream) -> None:
+    gate = threading.Event()
+
+    def script(wire: Wire, message: Message) -> bool:
+        wire.send(STREAM + frame(b"1"))
+        assert gate.wait(5)
+        wire.send(frame(b"2") + END)
+        return True
+
+    upstream.script = script
+    idle, busy = any_proxy.connect(), any_proxy.connect()
+    with contextlib.closing(idle.sock), contextlib.closing(busy.sock):
+        busy.send(request(MODEL, b"{}"))
+        assert busy.until(frame(b"1")) is not None
+        stopping = threading.Thread(target=lambda: any_proxy.call(any_proxy.server.stop(5)), daemon=True)
+        stopping.start()
+        assert idle.rest() == b""
+        with contextlib.suppress(OSError), contextlib.closing(any_proxy.connect().sock) as late:
+            assert late.recv(1) == b""
+        assert stopping.is_alive()
+        gate.set()
+        assert busy.until(frame(b"2") + END) is not None
+        assert busy.rest() == b""  # closed after the answer, though the client asked to keep it
+        stopping.join(5)
+        assert not stopping.is_alive()
+    assert any_proxy.thinker.exchanges[0].ends == ["complete"]
+    assert any_proxy.server.counters.upstream_connections == 0
+
+
+def test_what_takes_too_long_is_cut_visibly_and_closed_once(any_proxy: Proxy, upstream: RawUpstream) -> None:
+    left = threading.Event()
+
+    def early(wire: Wire, message: Message) -> None:
+        wire.send(STREAM + frame(b"1"))
+        if wire.ended(5):
+            left.set()
+
+    upstream.early = early
+    client = any_proxy.connect()
+    with contextlib.closing(client.sock):
+        client.send(request(MODEL, b"{}"))
+        assert client.until(frame(b"1")) is not None
+        begun = time.monotonic()
+        any_proxy.call(any_proxy.server.stop(0.2))
+        assert time.monotonic() - begun < 3
+        assert client.rest() == b""  # no END: a break, not an end
+    assert left.wait(2)
+    assert any_proxy.thinker.exchanges[0].ends == ["client_gone"]
+    assert any_proxy.server.counters.open_exchanges == 0
+    assert eventually(lambda: any_proxy.server.counters.open_connections == 0)
+
+
+def test_bodies_and_connects_in_progress_are_cut_too(any_proxy: Proxy, upstream: RawUpstream) -> None:
+    client = any_proxy.connect()
+    with contextlib.closing(client.sock):
+        client.send(request(MODEL, fields=b"Content-Length: 100\r\n") + b"x")
+        assert eventually(lambda: any_proxy.server.counters.open_exchanges == 1)
+        any_proxy.call(any_proxy.server.stop(0))
+        assert any_proxy.server.counters.open_exchanges == 0
+        assert any_proxy.server.counters.buffered_bytes == 0
