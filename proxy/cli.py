@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,16 +17,37 @@ from typing import Any, NoReturn
 import click
 import orjson
 
+from proxy import app, demo
 from proxy import replay as offline
-from proxy.config import ConfigError, explain, schema, upstreams
+from proxy import run as wrapped
+from proxy.app import stderr_warning as warn
+from proxy.config import ConfigError, Overrides, explain, schema, upstreams
 from proxy.exchange_log import write_log
 from proxy.listing import event_line, sessions_table, turns_table
-from proxy.options import Commands, Common, Failed, Misused, common, common_options, note, out, out_json, run
-from proxy.record import NotRecorded, Reader, RecordMissing, StoredExchange
+from proxy.lookup import exact_body, exchanges_of, named, session_of, whole_id
+from proxy.options import (
+    Commands,
+    Common,
+    Failed,
+    Misused,
+    common,
+    common_options,
+    live,
+    note,
+    out,
+    out_json,
+    run,
+)
+from proxy.pricing import Pricing
+from proxy.record import Reader, RecordMissing
 from proxy.record.events import event_json
+from proxy.record.schema import FILE
+from proxy.render import total_cost
 from proxy.screen import open_screen
-from proxy.showing import Album
+from proxy.showing import Album, of_one_run
+from proxy.welcome import welcome
 
+FREE_PORT = "127.0.0.1:0"
 _TAIL_S = 0.2
 _ALL = 1_000_000
 _LARGE_LOG = 20_000_000
@@ -109,6 +131,120 @@ def schema_command(common: Common) -> None:
     click.echo(orjson.dumps(schema(), option=orjson.OPT_INDENT_2).decode())
 
 
+# -- the proxy
+
+
+@cli.command("serve")
+@click.option("--listen", metavar="HOST:PORT", help="The data port; 127.0.0.1:4040 unless configured.")
+@click.option("--admin", metavar="HOST:PORT", help="The admin port; 127.0.0.1:4041 unless configured.")
+@click.option("--upstream", "urls", multiple=True, metavar="NAME=URL", help="Add an upstream, or move one.")
+@common
+def serve_command(common: Common, listen: str | None, admin: str | None, urls: tuple[str, ...]) -> None:
+    """Run the proxy until Ctrl-C; SIGHUP or a changed config file loads the settings again.
+
+    \b
+    looptap serve
+    looptap serve --config looptap.yaml --listen 127.0.0.1:5050
+    looptap serve --upstream acme=https://llm.acme.example/v1
+    """
+    over = Overrides(listen, admin, urls)
+    settings = common.settings(over)
+    file = common.file()
+
+    def announce(running: app.Running) -> None:
+        if common.json:
+            out_json(
+                {
+                    "data_url": running.data_url,
+                    "admin_url": running.admin_url,
+                    "says": list(explain(settings)),
+                }
+            )
+        else:
+            for line in welcome(settings, running.data_url, running.admin_url):
+                click.echo(line)
+
+    served = app.serve(
+        settings, announce=announce, warn=warn, watch=file,
+        load_again=lambda old: common.reload(old, over) if file is not None else old,
+    )  # fmt: skip
+    live(served)
+
+
+@cli.command("demo")
+@click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the record there.")
+@common
+def demo_command(common: Common, keep: Path | None) -> None:
+    """No key, no network: a scripted model and five agents through a real proxy, then their trees.
+
+    \b
+    looptap demo
+    looptap demo --keep /tmp/demo && looptap --data-dir /tmp/demo show
+    """
+    if keep is not None and (keep / FILE).exists():
+        raise Failed(f"{keep} holds a record already; name an empty directory")
+    if not common.json:
+        note("five agents, one scripted model, one proxy: a few seconds…")
+    with demo.data_dir(keep) as place:
+        live(demo.perform(place, warn))
+        with Reader(place) as reader:
+            album, scenes = demo.scenes(reader)
+    if common.json:
+        told = [{"agent": s.agent.name, "lesson": s.agent.lesson, "sessions": s.sessions} for s in scenes]
+        out_json({"scenes": told, "findings": album.forest.findings})
+        return
+    screen = open_screen(sys.stdout, os.environ)
+    screen.write(demo.draw(album, scenes, screen))
+    if keep is not None:
+        note(f"the record is kept: looptap --data-dir {keep} show")
+
+
+@cli.command("run", context_settings={"allow_interspersed_args": False})
+@click.option("--show/--no-show", default=True, help="Print tree and cost at the end (on stderr).")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
+@common
+def run_command(common: Common, show: bool, command: tuple[str, ...]) -> None:
+    """A private proxy on free ports around one command; tree and cost at the end.
+
+    The command gets ANTHROPIC_BASE_URL, OPENAI_BASE_URL, OPENAI_API_BASE and
+    GOOGLE_GEMINI_BASE_URL; where one was set, its URL becomes the upstream. Clients that read no
+    variable must be pointed at it themselves: codex -c openai_base_url="$OPENAI_BASE_URL". The exit
+    code is the command's.
+
+    \b
+    looptap run -- claude -p "mend the tests"
+    looptap run --no-show -- python agent.py
+    looptap run -- sh -c 'codex exec -c openai_base_url="$OPENAI_BASE_URL" "say hi"'
+    """
+    settings = common.settings(Overrides(FREE_PORT, FREE_PORT))
+    try:
+        outcome = live(wrapped.around(command, settings, os.environ, warn))
+    except wrapped.CannotStart as problem:
+        note(f"looptap: {problem}")
+        raise click.exceptions.Exit(problem.code) from None
+    if show:
+        _show_run(common, Path(settings.store.path), outcome)
+    raise click.exceptions.Exit(outcome.code)
+
+
+def _show_run(common: Common, place: Path, outcome: wrapped.RunOutcome) -> None:
+    album = Album(())
+    sessions: list[dict[str, Any]] = []
+    with suppress(RecordMissing), Reader(place) as reader:  # without a single exchange there is none
+        album, sessions = of_one_run(reader, outcome.after_seq, outcome.label)
+    if common.json:
+        click.echo(orjson.dumps({"sessions": sessions, "findings": album.forest.findings}).decode(), err=True)
+        return
+    screen = open_screen(sys.stderr, os.environ)
+    for session in sessions:
+        screen.write(album.draw(session, screen))
+    if not sessions:
+        note("looptap: no model call came through the proxy; does the command read a base URL variable?")
+    elif len(sessions) > 1:
+        turns = [turn for s in sessions for thread in s["threads"] for turn in thread["turns"]]
+        note(f"{len(sessions)} sessions, {len(turns)} turns, {total_cost(turns)}")
+
+
 # -- lists
 
 
@@ -159,7 +295,7 @@ def turns_command(common: Common, limit: int, session: str | None, **filters: st
     looptap turns --agent claude-code --label env=ci --json
     """
     with common.reader() as reader:
-        whole = _resolve(reader, session, "session") if session is not None else None
+        whole = whole_id(reader, session, "session") if session is not None else None
         found = reader.turns(limit, session=whole, **filters)
         if common.json:
             out_json([_turn_object(reader, turn) for turn in found])
@@ -177,13 +313,6 @@ def _turn_object(reader: Reader, turn: Mapping[str, Any]) -> dict[str, Any]:
     known = ["session", "thread", "agent", "labels", "started_at", "cause", "open"]
     known += [] if turn["open"] else ["ended_at"]
     return {**full, **{key: turn[key] for key in known if key in turn}}
-
-
-def _resolve(reader: Reader, text: str, kind: str) -> str:
-    found = reader.resolve(text)
-    if found.kind != kind:
-        raise Failed(f"{found.id} is a {found.kind}, not a {kind}")
-    return found.id
 
 
 # -- one thing
@@ -214,31 +343,14 @@ def show_command(common: Common, id: str, which: str | None, attempt: int | None
     if attempt is not None and not which:
         raise click.UsageError("--attempt goes with --request or --response")
     with common.reader() as reader:
-        kind, whole = _named(reader, id)
+        kind, whole = named(reader, id)
         if which:
-            _put(_body(reader, kind, whole, which, attempt))
+            _put(exact_body(reader, kind, whole, which, attempt))
         elif exchanges:
-            for line in _log(reader, kind, whole):
+            for line in write_log(reader, exchanges_of(reader, kind, whole)):
                 _put(line)
         else:
             _show(reader, kind, whole, common)
-
-
-def _named(reader: Reader, text: str) -> tuple[str, str]:
-    if text == "last":
-        newest = reader.turns(1)
-        if not newest:
-            raise Failed("nothing is recorded yet: point an agent at `looptap serve`, or try `looptap demo`")
-        return "turn", str(newest[0]["id"])
-    try:
-        found = reader.resolve(text)
-    except NotRecorded as error:
-        raise Failed(f"{error}; `looptap turns` and `looptap sessions` list what there is") from None
-    return found.kind, found.id
-
-
-def _session_of(reader: Reader, kind: str, id: str) -> str:
-    return id if kind == "session" else reader.parents(id)[-1]
 
 
 def _show(reader: Reader, kind: str, id: str, common: Common) -> None:
@@ -247,52 +359,15 @@ def _show(reader: Reader, kind: str, id: str, common: Common) -> None:
         if step is None:
             raise Failed(f"{id} is no model call: it has no tree (--request and --response print its bytes)")
         kind, id = "step", step
-    album = Album(record for _, record in reader.events(session=_session_of(reader, kind, id)))
+    album = Album(record for _, record in reader.events(session=session_of(reader, kind, id)))
     node = album.find(id)
     if node is None:
-        raise Failed(f"{id} left no step behind; show its session: {_session_of(reader, kind, id)}")
+        raise Failed(f"{id} left no step behind; show its session: {session_of(reader, kind, id)}")
     if common.json:
         out_json(album.answer(node))
     else:
         screen = open_screen(sys.stdout, os.environ)
         screen.write(album.draw(node, screen))
-
-
-def _body(reader: Reader, kind: str, id: str, which: str, attempt: int | None) -> bytes:
-    if kind == "exchange":
-        chosen = reader.exchange(id)
-    else:
-        step = id if kind == "step" else _last_step(reader, kind, id)
-        chosen = _attempt(reader.attempts(step), step, attempt)
-    read: Callable[[str], bytes] = reader.request_body if which == "request" else reader.response_body
-    return read(chosen.id)
-
-
-def _last_step(reader: Reader, kind: str, id: str) -> str:
-    only: dict[str, Any] = {kind: id}
-    steps = [record.step for _, record in reader.events(types=["step/start"], **only)]
-    if not steps or steps[-1] is None:
-        raise Failed(f"{id} has no steps")
-    return steps[-1]
-
-
-def _attempt(attempts: list[StoredExchange], step: str, number: int | None) -> StoredExchange:
-    if not attempts:
-        raise Failed(f"no exchange of {step} is recorded")
-    if number is None:
-        return attempts[-1]
-    if not 1 <= number <= len(attempts):
-        raise Failed(f"{step} has {len(attempts)} attempt(s), counted from 1; there is no attempt {number}")
-    return attempts[number - 1]
-
-
-def _log(reader: Reader, kind: str, id: str) -> Iterator[bytes]:
-    if kind == "exchange":
-        stored: Iterable[StoredExchange] = [reader.exchange(id)]
-    else:
-        only: dict[str, Any] = {kind: id}
-        stored = reader.exchanges(**only)
-    return write_log(reader, stored)
 
 
 def _put(data: bytes) -> None:
@@ -320,9 +395,9 @@ def tail_command(common: Common, session: str | None, turn: str | None, after: i
     with _await_reader(common) as reader:
         only: dict[str, Any] = {}
         if session is not None:
-            only["session"] = _resolve(reader, session, "session")
+            only["session"] = whole_id(reader, session, "session")
         if turn is not None:
-            only["turn"] = _resolve(reader, turn, "turn")
+            only["turn"] = whole_id(reader, turn, "turn")
         _follow(reader, common, reader.last_seq() if after is None else after, only)
 
 
@@ -376,11 +451,17 @@ def replay_command(common: Common, files: tuple[Path, ...]) -> None:
     for file in files:
         if not file.is_file():
             raise Failed(f"{file}: there is no such file")
-    known = upstreams(common.settings())
+    settings = common.settings()
     album = Album(())
     size = sum(file.stat().st_size for file in files)
     progress = _progress if size >= _LARGE_LOG and sys.stderr.isatty() else None
-    tree, problems = offline.run(files, upstreams=known, on_record=album.add, on_progress=progress)
+    tree, problems = offline.run(
+        files,
+        upstreams=upstreams(settings),
+        prices=Pricing(settings.prices),
+        on_record=album.add,
+        on_progress=progress,
+    )
     if progress is not None:
         click.echo("\r\x1b[K", err=True, nl=False)
     if common.json:

@@ -198,10 +198,13 @@ def _anthropic_blocks(reply: _Reply) -> list[dict[str, Any]]:
 
 
 def _anthropic_message(reply: _Reply) -> dict[str, Any]:
+    written = max(0, reply.fresh_tokens - 4)
     usage: dict[str, Any] = {
         "input_tokens": 4,
         "cache_read_input_tokens": reply.cached_tokens,
-        "cache_creation_input_tokens": max(0, reply.fresh_tokens - 4),
+        "cache_creation_input_tokens": written,
+        "cache_creation": {"ephemeral_5m_input_tokens": written, "ephemeral_1h_input_tokens": 0},
+        "service_tier": "standard",
         "output_tokens": reply.output_tokens,
     }
     if reply.thinking_tokens:

@@ -5,10 +5,12 @@ Failures are one line on stderr that says what to do: 1 for a command that faile
 or configuration. A traceback is shown only to those who ask (``LOOPTAP_DEBUG=1``).
 """
 
+import asyncio
+import errno
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -17,15 +19,18 @@ import click
 import orjson
 from rich.text import Text
 
-from proxy.config import ConfigError, Overrides, Settings, load
+from proxy.config import ConfigError, Overrides, Settings, load, reload
 from proxy.record import Ambiguous, BodyDamaged, NotRecorded, Reader, RecordMissing
 from proxy.screen import open_screen
+from proxy.server import new_event_loop
 from proxy.wording import inert
 
 FAILED = 1
 BAD_USAGE = 2
 INTERRUPTED = 130
 
+_NOTHING = Overrides()
+Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -49,12 +54,21 @@ class Common:
     data_dir: Path | None = None
     json: bool = False
 
-    def settings(
-        self, *, listen: str | None = None, admin: str | None = None, upstreams: Sequence[str] = ()
-    ) -> Settings:
+    def settings(self, over: Overrides = _NOTHING) -> Settings:
         """The configuration, with options put over it. Raises ConfigError."""
-        place = str(self.data_dir) if self.data_dir is not None else None
-        return load(self.config, Overrides(listen, admin, upstreams, place))
+        return load(self.config, self._over(over))
+
+    def reload(self, old: Settings, over: Overrides) -> Settings:
+        """The configuration anew, for a proxy that runs with ``old``."""
+        return reload(self.config, old, self._over(over))
+
+    def _over(self, over: Overrides) -> Overrides:
+        return replace(over, data_dir=str(self.data_dir) if self.data_dir is not None else None)
+
+    def file(self) -> Path | None:
+        """The configuration's file, where there is one."""
+        named = self.config or os.environ.get("LOOPTAP_CONFIG") or None
+        return Path(named) if named is not None else None
 
     def reader(self) -> Reader:
         """The record that the options point at."""
@@ -110,6 +124,17 @@ def out_json(value: Any) -> None:
     """A JSON value and a newline to stdout."""
     sys.stdout.buffer.write(orjson.dumps(value) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def live(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run asynchronous work to its end, on the event loop that the proxy likes best."""
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(work)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise Failed(f"{error.strerror}; --listen and --admin choose other ports") from None
+        raise
 
 
 def note(text: str) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from proxy.screen import Glyphs, Screen
 from proxy.timeline import Session, Step, Thread, ToolRun, Turn, read_session, read_step, read_turn
-from proxy.wording import UNKNOWN, count, duration, inert, money, share
+from proxy.wording import UNKNOWN, count, decimal, duration, inert, money, share
 
 Json = Mapping[str, Any]
 
@@ -100,20 +100,23 @@ class _Pen:
     def __init__(self, screen: Screen) -> None:
         self._g = screen.glyphs
         self._terse = screen.width < _ROOMY
+        self._said: set[str] = set()
+        """Names and labels that a line above has said."""
 
     # -- sessions and threads
 
     def session(self, session: Session) -> _Node:
         turns = [turn for thread in session.threads for turn in thread.turns]
         window = _window([t for turn in turns for t in (turn.began, turn.ended)])
+        self._said = {_name(session.json), _labels(session.json)}
         facts = [
             Text.assemble("session ", (_word(session.id), "dim")),
             Text(_name(session.json), "bold"),
             Text(_plural(len(session.threads), "thread")),
             Text(_plural(len(turns), "turn")),
             Text(duration(window[1] - window[0] if window else None)),
-            Text(_total_cost(turns)),
-            *_labels(session.json),
+            Text(total_cost(turn.json for turn in turns)),
+            Text(_labels(session.json), "dim"),
         ]
         return _Node(self._line(facts), below=self._threads(session.roots))
 
@@ -174,14 +177,14 @@ class _Pen:
         models = _models(turn)
         facts = [
             Text.assemble(("turn ", "bold"), (_word(turn.id), "dim")),
-            Text(_name(turn.json), "bold"),
+            self._once(_name(turn.json), "bold"),
             self._cause(turn.json),
             Text(duration(None if turn.began is None or turn.ended is None else turn.ended - turn.began)),
             Text(_plural(len(turn.steps), "step")),
             *self._usage(turn.json.get("usage")),
             Text(money(turn.json.get("cost_usd"), turn.json.get("cost_quality")), "bold"),
             *([Text(models[0])] if len(models) == 1 else []),
-            *_labels(turn.json),
+            self._once(_labels(turn.json), "dim"),
         ]
         return _Node(self._line(facts), below=self._steps(turn, children, len(models) > 1))
 
@@ -292,7 +295,7 @@ class _Pen:
             tail.append("  error", "bold red")
         elif not tool.answered:
             tail.append("  no result yet", "yellow")
-        glyph = self._g.parallel if len(beside) > 1 else self._g.tool
+        glyph = self._g.parallel if len(beside) > 1 else self._g.call
         return _Node(Text(glyph, "dim"), _Span(tool.began, tool.ended, _tool_phases([tool])), tail=tail)
 
     def _finding(self, finding: Json) -> _Node:
@@ -310,6 +313,9 @@ class _Pen:
             pairs = ", ".join(f"{k}={v}" for k, v in evidence.items())
             words.append("  " + inert(pairs, 120, ellipsis=self._g.ellipsis), "dim")
         return _Node(words)
+
+    def _once(self, words: str, style: str) -> Text:
+        return Text("" if words in self._said else words, style)
 
     def _line(self, facts: Sequence[Text]) -> Text:
         return Text(self._g.dot).join(f for f in facts if f.plain)
@@ -466,31 +472,29 @@ def _models(turn: Turn) -> list[str]:
     return list(dict.fromkeys(inert(str(s.json["model"]), 40) for s in turn.steps if s.json.get("model")))
 
 
-def _total_cost(turns: Sequence[Turn]) -> str:
+def total_cost(turns: Iterable[Json]) -> str:
     """The sum of what is priced; ``+ ?`` says that something is not."""
-    total, quality, holes = Decimal(0), "measured", 0
+    total, quality, priced, holes = Decimal(0), "measured", 0, 0
     for turn in turns:
-        value = turn.json.get("cost_usd")
-        if value is None or turn.json.get("cost_quality") == "unpriced":
+        cost = decimal(turn.get("cost_usd"))
+        if cost is None or turn.get("cost_quality") == "unpriced":
             holes += 1
             continue
-        total += Decimal(str(value))
-        if turn.json.get("cost_quality") in ("estimated", "assumed"):
+        total, priced = total + cost, priced + 1
+        if turn.get("cost_quality") in ("estimated", "assumed"):
             quality = "estimated"
-    if holes == len(turns):
-        return UNKNOWN
-    return money(total, quality) + (f" + {UNKNOWN}" if holes else "")
+    if not priced:
+        return UNKNOWN if holes else money("0")
+    return money(str(total), quality) + (f" + {UNKNOWN}" if holes else "")
 
 
 def _name(node: Json) -> str:
     return inert(str(node.get("agent") or node.get("client") or ""), 40)
 
 
-def _labels(node: Json) -> list[Text]:
+def _labels(node: Json) -> str:
     labels = node.get("labels")
-    if not isinstance(labels, Mapping) or not labels:
-        return []
-    return [Text(inert(" ".join(f"{k}={v}" for k, v in labels.items()), 80), "dim")]
+    return inert(" ".join(f"{k}={v}" for k, v in labels.items()), 80) if isinstance(labels, Mapping) else ""
 
 
 def _word(value: str) -> str:

@@ -8,6 +8,7 @@ the exit code is the command's own.
 
 import asyncio
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -17,8 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from proxy import app
+from proxy.config import BUILT_IN, Settings, UpstreamSettings
+from proxy.record import Reader, RecordMissing
+
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+_GRACE_S = 2.0
+"""The client is gone when its command is: what still streams then, streams to nobody."""
 
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
@@ -119,8 +126,55 @@ def _same_family(
     return paths
 
 
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """How the command ended, and how to find in the record what it did."""
+
+    code: int
+    after_seq: int
+    label: tuple[str, str]
+
+
+async def around(
+    command: Sequence[str], settings: Settings, environ: Mapping[str, str], warn: app.Warn
+) -> RunOutcome:
+    """Run the command inside a proxy of its own. Raises CannotStart before anything is listening."""
+    program = find_command(command, environ)
+    planned = plan(environ)
+    label = ("run", secrets.token_hex(5))
+    after_seq = _last_seq(Path(settings.store.path))
+    running = await app.start(_through(settings, planned.gateways), warn)
+    try:
+        url = f"{running.data_url}/@{label[0]}={label[1]}"
+        code = await run_child(program, command, child_environment(planned, environ, url))
+    finally:
+        await running.stop(_GRACE_S)
+    return RunOutcome(code, after_seq, label)
+
+
+def _through(settings: Settings, gateways: Sequence[Gateway]) -> Settings:
+    """The settings with the user's own gateways as upstreams."""
+    upstreams = dict(settings.upstreams)
+    for gateway in gateways:
+        known = upstreams.get(gateway.name) or BUILT_IN.get(gateway.name)
+        fresh = UpstreamSettings.model_validate({"url": gateway.url, "api": gateway.api})
+        upstreams[gateway.name] = known.model_copy(update={"url": fresh.url}) if known else fresh
+    return settings.model_copy(update={"upstreams": upstreams})
+
+
+def _last_seq(data_dir: Path) -> int:
+    try:
+        with Reader(data_dir) as reader:
+            return reader.last_seq()
+    except RecordMissing:
+        return 0
+
+
 def child_environment(plan: Plan, environ: Mapping[str, str], data_url: str) -> dict[str, str]:
-    """The command's environment: the user's, with base URLs that lead through the proxy."""
+    """The command's environment: the user's, with base URLs that lead through the proxy.
+
+    ``data_url`` may carry labels (``http://127.0.0.1:4999/@run=7``).
+    """
     child = dict(environ)
     for name, path in plan.paths.items():
         child[name] = data_url.rstrip("/") + path

@@ -31,6 +31,7 @@ class Glyphs:
     dot: str
     ellipsis: str
     mark: str
+    call: str
     parallel: str
     wait: str
     stream: str
@@ -44,12 +45,14 @@ class Glyphs:
 
 
 UNICODE = Glyphs(
-    branch="├─ ", last="└─ ", pipe="│  ", space="   ", dot=" · ", ellipsis="…", mark="◂ ", parallel="∥",
-    wait="░", stream="█", tool="▒", broken="×", cross="✗", tick="✓", warn="!", note="i", fold="──",
+    branch="├─ ", last="└─ ", pipe="│  ", space="   ", dot=" · ", ellipsis="…", mark="◂ ",
+    call="▸", parallel="∥", wait="░", stream="█", tool="▒", broken="×", cross="✗", tick="✓", warn="!",
+    note="i", fold="──",
 )  # fmt: skip
 ASCII = Glyphs(
-    branch="|- ", last="`- ", pipe="|  ", space="   ", dot=", ", ellipsis="...", mark="< ", parallel="=",
-    wait=".", stream="#", tool="-", broken="x", cross="x", tick="+", warn="!", note="i", fold="--",
+    branch="|- ", last="`- ", pipe="|  ", space="   ", dot=", ", ellipsis="...", mark="< ",
+    call=">", parallel="=", wait=".", stream="#", tool="-", broken="x", cross="x", tick="+", warn="!",
+    note="i", fold="--",
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from proxy.details import Details
 from proxy.model import Record
+from proxy.record import Reader
 from proxy.render import draw_session, draw_step, draw_turn
 from proxy.screen import Screen
 from proxy.trees import Forest
@@ -85,3 +86,26 @@ class Album:
         """The same for machines: the node under its noun, and the findings its steps point into."""
         noun = {"ses_": "session", "stp_": "step"}.get(str(node["id"])[:4], "turn")
         return {noun: node, "findings": self.forest.findings}
+
+
+def of_one_run(reader: Reader, after_seq: int, label: tuple[str, str]) -> tuple[Album, list[Json]]:
+    """The sessions that wore a label since an event, less the turns that did not.
+
+    A client may go on with a session of an earlier run; and others may write to the same record.
+    """
+    name, value = label
+    seen = {record.session for _, record in reader.events(after_seq, types=["step/start"])}
+    album = Album(())
+    touched: set[str | None] = set()
+    for session in sorted(s for s in seen if s is not None):
+        turns = {e.turn for e in reader.exchanges(session=session) if e.labels.get(name) == value}
+        if turns:
+            touched |= turns
+            for _, record in reader.events(session=session):
+                album.add(record)
+    sessions = sorted(album.sessions(), key=lambda s: str(s["started_at"]))
+    for tree in sessions:
+        for thread in tree["threads"]:
+            thread["turns"] = [t for t in thread["turns"] if t["id"] in touched]
+        tree["threads"] = [t for t in tree["threads"] if t["turns"]]
+    return album, sessions

@@ -13,8 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.cli import cli
+from proxy.config import load
 from proxy.model import CaptureEnd, CaptureStart, Record
 from proxy.record import RecordWriter
+from proxy.welcome import welcome
 
 ROOT = Path(__file__).parents[1]
 SECOND = 1_000_000_000
@@ -344,3 +346,40 @@ def test_tail_in_words_of_one_turn(data: Path) -> None:
     assert lines[0].startswith("14:14:20.000  turn/start")
     assert "529" in lines[2]
     assert "completed 1 step in ?" in lines[4]
+
+
+def test_serve_says_where_it_is_and_ends_quietly_on_ctrl_c(tmp_path: Path) -> None:
+    ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    serve = subprocess.Popen(
+        [sys.executable, "-m", "proxy", "serve", "--json", *ports], cwd=ROOT, env=clean(tmp_path),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with serve:
+        assert serve.stdout is not None
+        assert serve.stderr is not None
+        up = json.loads(serve.stdout.readline())
+        assert up["data_url"].startswith("http://127.0.0.1:")
+        assert "/?token=" in up["admin_url"]
+        port = up["data_url"].rpartition(":")[2]
+        code, out, err = looptap(tmp_path, "serve", "--listen", f"127.0.0.1:{port}", "--admin", "127.0.0.1:0")
+        assert (code, out) == (1, b"")
+        assert "--listen" in err
+        assert err.count("\n") == 1
+        serve.send_signal(signal.SIGINT)
+        assert serve.wait(timeout=20) == 0
+        assert serve.stderr.read() == ""
+
+
+def test_serve_names_settings_for_clients_and_what_is_enforced() -> None:
+    settings = load(None, environ={})
+    lines = list(welcome(settings, "http://127.0.0.1:4040", "http://127.0.0.1:4041/?token=t"))
+    text = "\n".join(lines)
+    for line in (
+        "ANTHROPIC_BASE_URL=http://127.0.0.1:4040 ",
+        "OPENAI_BASE_URL=http://127.0.0.1:4040/v1 ",
+        "GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:4040 ",
+        "enforced: nothing",
+        f"records bodies and events in {settings.store.path}",
+        "admin: http://127.0.0.1:4041/?token=t",
+    ):
+        assert line in text

@@ -1,15 +1,22 @@
 """`looptap run`: the environment of the command, its exit code, its signals."""
 
+import asyncio
+import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from proxy.demo_agents import LAPTOP
+from proxy.demo_model import Stage
 from proxy.run import CannotStart, Gateway, child_environment, find_command, plan, run_child
 
+ROOT = Path(__file__).parents[1]
 URL = "http://127.0.0.1:4999"
 
 
@@ -121,7 +128,7 @@ def test_signals_go_to_the_command_and_its_answer_counts(name: str) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, sys.executable, "-c", CHILD, name],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-        cwd=Path(__file__).parents[1],
+        cwd=ROOT,
     )  # fmt: skip
     with parent:
         assert parent.stdout is not None
@@ -129,3 +136,96 @@ def test_signals_go_to_the_command_and_its_answer_counts(name: str) -> None:
         parent.send_signal(getattr(signal, name))
         assert parent.stdout.readline() == name.encode() + b"\n"
         assert parent.wait(timeout=20) == 5
+
+
+COUNTING = """
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+print("ready", flush=True)
+signal.sigwait({signal.SIGINT})
+again = signal.sigtimedwait({signal.SIGINT}, 0.5)
+print("once" if again is None else "twice", flush=True)
+"""
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_command_once() -> None:
+    """Agents take a second Ctrl-C as "leave now", so ours must not add one to the terminal's."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        arguments = [sys.executable, "-c", PARENT, sys.executable, "-c", COUNTING]
+        os.execv(sys.executable, arguments)
+    with os.fdopen(terminal, "rb", buffering=0) as screen:
+        assert screen.readline().strip() == b"ready"
+        os.write(terminal, b"\x03")
+        assert screen.readline().strip().removeprefix(b"^C") == b"once"
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+# -- the whole command, with a real proxy between a client and a model on loopback
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[str]:
+    """The demo's scripted model, as the gateway that the user's environment points at."""
+    stage = Stage([LAPTOP.script])
+    yield await stage.start()
+    await stage.stop()
+
+
+CLIENT = """
+import json, os, sys, urllib.request
+body = {"model": "gpt-5-mini", "messages": [{"role": "user", "content": "What does the laptop cost?"}]}
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(),
+    {"content-type": "application/json", "authorization": "Bearer sk-secret"},
+)
+print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["tool_calls"][0]["function"]["name"])
+print("own words", file=sys.stderr)
+sys.exit(int(sys.stdin.read()))
+"""
+
+
+async def looptap(*arguments: str, data: Path, stdin: str = "", **environ: str) -> tuple[int, str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("LOOPTAP", "OPENAI", "ANTHROPIC"))}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "proxy", "--data-dir", str(data), *arguments, cwd=ROOT,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=kept | environ,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 50)
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_run_leaves_the_command_alone_and_shows_what_it_did(model: str, tmp_path: Path) -> None:
+    told = {"OPENAI_BASE_URL": model + "/v1"}
+    command = ("run", "--", sys.executable, "-c", CLIENT)
+    code, out, err = await looptap(*command, data=tmp_path, stdin="7", **told)
+    assert (code, out) == (7, "search\n")
+    assert err.startswith("own words\nsession ses_")
+    assert "gpt-5-mini" in err
+    assert "sk-secret" not in err
+    code, out, err = await looptap(command[0], "--no-show", *command[1:], data=tmp_path, stdin="0", **told)
+    assert (code, out, err) == (0, "search\n", "own words\n")
+    code, out, err = await looptap("--json", *command, data=tmp_path, stdin="0", **told)
+    sessions = json.loads(err.splitlines()[-1])["sessions"]
+    assert len(sessions) == 1  # not those of the runs before
+    assert b"sk-secret" not in b"".join(p.read_bytes() for p in tmp_path.glob("record.db*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        (["no-such-command-here"], 127, "looptap: no-such-command-here: command not found\n"),
+        ([str(ROOT / "pyproject.toml")], 126, "cannot be executed\n"),
+        (["sh", "-c", "exit 3"], 3, "no model call came through"),
+        (["sh", "-c", "kill -9 $$"], 137, "no model call came through"),
+    ],
+)
+async def test_run_returns_what_a_shell_would(
+    command: list[str], code: int, says: str, tmp_path: Path
+) -> None:
+    exit_code, out, err = await looptap("run", *command, data=tmp_path)
+    assert (exit_code, out) == (code, "")
+    assert says in err
+    assert "Traceback" not in err
