@@ -154,11 +154,8 @@ def upper_bound(request: ModelRequest, card: RateCard, input_tokens_bound: int) 
     if isinstance(choices, int) and choices > 1:
         output *= choices
     reachable = [band for band in card.bands if band.above < input_tokens_bound]
-    # Anthropic's requests say at each cache mark how long it lasts, OpenAI's once for all.
-    cache = request.options.get("prompt_cache_options")
-    long = card.split_matters or (isinstance(cache, dict) and cache.get("ttl") == "12h")
     worst = max(
-        input_tokens_bound * max(band.dearest_input, band.dearest_long_write if long else 0)
+        input_tokens_bound * max(band.dearest_input, band.dearest_long_write if card.split_matters else 0)
         + output * band.dearest_output
         + band.flat
         for band in reachable or card.bands[:1]

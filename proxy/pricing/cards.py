@@ -83,6 +83,9 @@ UNITS: Mapping[str, Unit] = {
 }
 """Units by the names of counts in ``Usage.extra`` (genai-prices' own names)."""
 
+_CACHED_MEDIA = tuple(
+    (f"input_{medium}_tokens", f"cache_{medium}_read_tokens") for medium in ("audio", "image", "video")
+)
 FEES = frozenset(name for name, unit in UNITS.items() if "fee" in unit.traits)
 _PLAIN = (
     "input_tokens",
@@ -185,27 +188,46 @@ class RateCard:
 
     def _further(self, usage: Usage, band: Band) -> tuple[int, bool]:
         """What the counts beyond plain tokens add; doubtful where one has no price or contradicts."""
-        extra = usage.extra
-        total, assumed = 0, False
-        for name, count in extra.items():
+        fees = kinds = 0
+        assumed = has_kinds = False
+        for name, count in usage.extra.items():
             coefficient = band.further.get(name)
-            if coefficient is None:
-                # A call of a provider's tool without a known fee; plain kinds of tokens cost as text.
-                assumed = assumed or (count > 0 and name in FEES)
+            if name not in FEES:
+                has_kinds = True  # of tokens: without a price of its own such a token costs as text
+                kinds += count * (coefficient or 0)
+            elif coefficient is None:
+                assumed = assumed or count > 0
             else:
-                total += count * coefficient
-        if any(name not in FEES for name in extra) and self._contradicts(usage):
-            total = sum(n * band.further.get(name, 0) for name, n in extra.items() if name in FEES)
-            assumed = True
-        return total, assumed
-
-    def _contradicts(self, usage: Usage) -> bool:
-        """Whether some kind of tokens is said to be more than the whole that it is part of."""
+                fees += count * coefficient
+        if not has_kinds:
+            return fees, assumed
         counts = _counts(usage)
+        inferred = _cached_media(counts, band)
+        if inferred:
+            counts.update(inferred)
+            kinds += sum(count * band.further[name] for name, count in inferred.items())
+        if self._contradicts(counts):
+            return fees + max(kinds, 0), True
+        return fees + kinds, assumed or bool(inferred)
+
+    def _contradicts(self, counts: Mapping[str, int]) -> bool:
+        """Whether some kind of tokens is said to be more than the whole that it is part of."""
         return any(
             sum(factor * counts.get(name, 0) for name, factor in leaf.items()) < 0
             for leaf in self.leaves.values()
         )
+
+
+def _cached_media(counts: Mapping[str, int], band: Band) -> dict[str, int]:
+    """Cached audio (image, video) where a reply does not say how much: as little as the sums allow."""
+    inferred: dict[str, int] = {}
+    read = counts.get("cache_read_tokens", 0)
+    for whole, part in _CACHED_MEDIA if read else ():
+        medium = counts.get(whole, 0)
+        if medium and part in band.further and part not in counts:
+            overlap = medium + read + counts.get("cache_write_tokens", 0) - counts.get("input_tokens", 0)
+            inferred[part] = min(max(overlap, 0), medium, read)
+    return inferred
 
 
 def _counts(usage: Usage) -> dict[str, int]:

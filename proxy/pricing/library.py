@@ -62,8 +62,9 @@ def card_for(upstream: Upstream, model: str, words: Said, at_ns: int) -> RateCar
         source="genai-prices",
         multiplier=terms.multiplier * factor * regional,
         doubtful=terms.doubtful or doubtful or found.by_name or regional != 1,
-        valid_from_ns=since_ns,
-        valid_until_ns=min(until_ns, terms.until_ns or FOREVER),
+        long_cache=words.long_cache,
+        valid_from_ns=max(since_ns, terms.since_ns),
+        valid_until_ns=min(until_ns, terms.until_ns),
     )
 
 
@@ -194,13 +195,14 @@ def _card(
     source: str,
     multiplier: Decimal,
     doubtful: bool,
+    long_cache: bool,
     valid_from_ns: int = 0,
     valid_until_ns: int = FOREVER,
 ) -> RateCard | None:
     if "input_tokens" not in table and "output_tokens" not in table:
         return None  # priced by the second or page, which no reply here reports
     long_known = "cache_write_1h_tokens" in table
-    split_matters = owner == "anthropic" and "cache_write_tokens" in table
+    split_matters = (owner == "anthropic" or long_cache) and "cache_write_tokens" in table
     factor = facts.LONG_WRITES.get(owner)
     if not long_known and factor is not None and "cache_write_tokens" in table:
         table["cache_write_1h_tokens"] = _times(table["input_tokens"], factor)
@@ -256,6 +258,8 @@ def _from_facts(upstream: Upstream, model: str, words: Said, at_ns: int) -> Rate
             source="facts",
             multiplier=terms.multiplier * factor,
             doubtful=terms.doubtful or by_name or bool(terms.context),
-            valid_until_ns=terms.until_ns or FOREVER,
+            long_cache=words.long_cache,
+            valid_from_ns=terms.since_ns,
+            valid_until_ns=terms.until_ns,
         )
     return None

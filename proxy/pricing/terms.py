@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from proxy.pricing import facts
+from proxy.pricing.cards import FOREVER
 
 ONE = Decimal(1)
 
@@ -25,6 +26,8 @@ class Said(NamedTuple):
     """The tier is the request's: the reply named none."""
     window: bool = False
     """The request allows a late answer for a discount that nobody publishes."""
+    long_cache: bool = False
+    """The request asks OpenAI to keep its cache for twelve hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,9 @@ class Terms:
     context: Mapping[str, str]
     multiplier: Decimal = ONE
     doubtful: bool = False
-    until_ns: int | None = None
-    """When the multiplier changes."""
+    since_ns: int = 0
+    until_ns: int = FOREVER
+    """While the multiplier holds."""
 
 
 def said(extra: Mapping[str, Any], options: Mapping[str, Any]) -> Said:
@@ -47,7 +51,9 @@ def said(extra: Mapping[str, Any], options: Mapping[str, Any]) -> Said:
     speed = extra.get("speed") if "speed" in extra else options.get("speed")
     geo = extra.get("inference_geo") if "inference_geo" in extra else options.get("inference_geo")
     window = bool(options.get("background_options"))
-    return Said(_word(tier), _word(speed), _word(geo), asked, window)
+    cache = options.get("prompt_cache_options")
+    long_cache = isinstance(cache, dict) and cache.get("ttl") == "12h"
+    return Said(_word(tier), _word(speed), _word(geo), asked, window, long_cache)
 
 
 def _word(value: Any) -> str | None:
@@ -75,12 +81,12 @@ _OPENAI = frozenset({"openai", "azure"})
 def translate(words: Said, owner: str, at_ns: int) -> Terms:
     """The terms for a model of ``owner`` (whose list its price stands in)."""
     context: dict[str, str] = {}
-    multiplier, until, doubtful = ONE, None, words.window
+    multiplier, since, until, doubtful = ONE, 0, FOREVER, words.window
     tier = (words.tier or "").lower().removeprefix("service_tier_").removeprefix("on_demand_")
     if tier == "batch":
         context["processing"] = "batch"
     elif tier == "ultrafast" and owner in _OPENAI:
-        multiplier, until = _ultrafast(at_ns)
+        multiplier, since, until = _ultrafast(at_ns)
     elif tier in ("flex", "priority", "fast") and owner in ("openai", "azure", "google"):
         context["service_tier"] = tier
     elif tier == "priority" and owner == "anthropic":
@@ -101,14 +107,15 @@ def translate(words: Said, owner: str, at_ns: int) -> Terms:
         known = facts.GEO_MULTIPLIERS.get(geo)
         multiplier *= known if known is not None else max(facts.GEO_MULTIPLIERS.values())
         doubtful = doubtful or known is None
-    return Terms(context, multiplier, doubtful, until)
+    return Terms(context, multiplier, doubtful, since, until)
 
 
-def _ultrafast(at_ns: int) -> tuple[Decimal, int | None]:
-    current, until = facts.ULTRAFAST[0][1], None
-    for since_ns, factor in facts.ULTRAFAST:
-        if since_ns <= at_ns:
-            current = factor
-        elif until is None:
-            until = since_ns
-    return current, until
+def _ultrafast(at_ns: int) -> tuple[Decimal, int, int]:
+    """The factor, since when and until when it holds."""
+    since, current, until = *facts.ULTRAFAST[0], FOREVER
+    for start_ns, factor in facts.ULTRAFAST:
+        if start_ns <= at_ns:
+            since, current = start_ns, factor
+        else:
+            until = min(until, start_ns)
+    return current, since, until
