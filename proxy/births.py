@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from proxy import telling
-from proxy.likeness import opening
+from proxy.likeness import opening, repeats
 from proxy.model import Exchange, MatchedBy, ModelRequest, Record, ThreadKind
 from proxy.placing import Match
 from proxy.shelf import Shelf
@@ -122,12 +122,14 @@ def spawner(arrival: Arrival, session: Session, tasked: Thread | None) -> Thread
 
 def _lonely(scope: Scope, request: ModelRequest, now_ns: int) -> Session | None:
     """The session of a side call that went ahead of its main thread (a router), by the same words."""
-    texts = {text[:2_000] for text in opening(request)}
+    texts = opening(request)
     for thread in reversed(scope.threads.values()):
         session = thread.session
         if now_ns - thread.last_ns > JOIN_NS:
             return None
-        if session.main is None and session.client == request.hints.client and texts & set(session.lonely):
+        if session.main is not None or session.client != request.hints.client:
+            continue
+        if any(repeats(texts, said) for said in session.lonely):
             return session
     return None
 

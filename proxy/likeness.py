@@ -87,10 +87,14 @@ def opening(request: ModelRequest, most: int = 4) -> list[str]:
 def quotes(texts: Sequence[str], reply: str) -> bool:
     """Whether a new history's first texts carry an earlier reply (a summary of what was)."""
     for part in (reply, *(match[1] for match in _SUMMARY.finditer(reply))):
-        wanted = part.strip()
-        if len(wanted) >= _ENOUGH and any(wanted in text for text in texts):
+        if repeats(texts, part.strip()):
             return True
     return False
+
+
+def repeats(texts: Sequence[str], words: str) -> bool:
+    """Whether texts carry words that are long enough to be no accident."""
+    return len(words) >= _ENOUGH and any(words in text for text in texts)
 
 
 def as_argument(text: str) -> str:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from proxy.likeness import as_argument, opening, quotes, reply_text, resembles, shared_lines, tasked
-from proxy.model import Hints, Item, MatchedBy, Message, ModelRequest
+from proxy.model import Item, MatchedBy, Message, ModelRequest
 from proxy.reading import SEED, fold
 from proxy.threads import CLIPPED, Call, Scope, Step, Thread, instructions, joins, said, same_client
 
@@ -405,9 +405,9 @@ def is_side_call(scope: Scope, request: ModelRequest) -> bool:
     return request.output_schema or (main is not None and bool(main.tools))
 
 
-def served_by(scope: Scope, request: ModelRequest, hints: Hints, now_ns: int) -> Thread | None:
+def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
     """The running thread that an unnamed tool-less call of another model quotes (a commit message)."""
-    if request.tools or hints.session is not None:
+    if request.tools or request.hints.session is not None:
         return None
     texts = opening(request)
     for step in reversed(scope.recent):

@@ -189,10 +189,8 @@ class Tracker:
         """A new thread: a conversation, a sub-agent's, a fork, or a sibling."""
         scope, request = arrival.scope, arrival.request
         origin = origin_of(match)
-        if origin is None and match.relation == "new":
-            served = served_by(scope, request, request.hints, arrival.now_ns)
-            if served is not None:
-                return self._aside(arrival, match, served)
+        if match.relation == "new" and served_by(scope, request, arrival.now_ns) is not None:
+            return self._aside(arrival, match)
         kind: ThreadKind = "main"
         parent, parent_turn, by = None, None, match.by
         task = task_of(scope, request) if match.relation in ("new", "sibling") else None
@@ -219,11 +217,11 @@ class Tracker:
         placement.new_thread = placement.new_turn = True
         return placement
 
-    def _aside(self, arrival: Arrival, match: Match, served: Thread | None = None) -> Placement:
+    def _aside(self, arrival: Arrival, match: Match) -> Placement:
         """A side call: a thread of its own, with one turn and one step."""
         request, now_ns = arrival.request, arrival.now_ns
         base = match.step if match.relation != "sibling" else None
-        parent = base.thread if base is not None else served
+        parent = base.thread if base is not None else served_by(arrival.scope, request, now_ns)
         session = self._births.session(arrival, parent)
         running = parent if parent is not None else session.main
         parent_turn = running.turn if running is not None else None
