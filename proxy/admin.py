@@ -103,12 +103,20 @@ def _walls(parts: AdminParts) -> Any:
         if _host_name(request.host) not in parts.hosts:
             return _plain(403, "this host name is not served here")
         origin = request.headers.get("Origin")
-        if origin is not None and origin != "null" and _host_name(origin.partition("://")[2]) not in parts.hosts:
+        if (
+            origin is not None
+            and origin != "null"
+            and _host_name(origin.partition("://")[2]) not in parts.hosts
+        ):
             return _plain(403, "requests from other sites are not taken")
         if origin == "null" or request.headers.get("Sec-Fetch-Site") == "cross-site":
             return _plain(403, "requests from other sites are not taken")
         if request.path not in _OPEN_PATHS:
-            if "token" in request.query and request.method == "GET" and _same(request.query["token"], parts.token):
+            if (
+                "token" in request.query
+                and request.method == "GET"
+                and _same(request.query["token"], parts.token)
+            ):
                 return _into_cookie(request, parts.token)
             if not _authorised(request, parts.token):
                 return _plain(401, "a token is wanted: open the admin URL that `looptap serve` printed")
@@ -184,7 +192,9 @@ class _Routes:
         return _json(await asyncio.to_thread(self._catalog.sessions, _limit(request)))
 
     async def turns(self, request: web.Request) -> web.Response:
-        filters = {k: v for k, v in request.query.items() if k in ("agent", "model", "cause", "label", "session")}
+        filters = {
+            k: v for k, v in request.query.items() if k in ("agent", "model", "cause", "label", "session")
+        }
         return _json(await asyncio.to_thread(self._catalog.turns, _limit(request), filters))
 
     async def turn(self, request: web.Request) -> web.Response:

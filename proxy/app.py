@@ -10,7 +10,6 @@ import asyncio
 import gc
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -174,9 +173,7 @@ class _Parts:
         self._exporting = asyncio.create_task(self.outbox.export(), name="exporters")
         self._pulse = asyncio.create_task(self._beat(), name="pulse")
         admin_host, admin_port, token = await self._start_admin(admin_address.host, admin_address.port)
-        return Running(
-            _url(host, port), f"{_url(admin_host, admin_port)}/?token={token}", self
-        )
+        return Running(_url(host, port), f"{_url(admin_host, admin_port)}/?token={token}", self)
 
     async def _start_admin(self, host: str, port: int) -> tuple[str, int, str]:
         token = admin.read_or_make_token(self.data_dir, self.warn)
@@ -393,4 +390,3 @@ async def _reload(
 
 def stderr_warning(text: str) -> None:
     """A warning for the operator: one line on stderr."""
-    print(f"looptap: {text}", file=sys.stderr, flush=True)

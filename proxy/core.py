@@ -34,11 +34,12 @@ from proxy.model import (
     Upstream,
     Usage,
 )
+from proxy.placement import Placement
 from proxy.ports import Dialect, Sink, Unreadable, View
 from proxy.reading import Library
 from proxy.redact import redact_headers, redact_target
 from proxy.tap import Tap
-from proxy.tracker import Placement, Tracker
+from proxy.tracker import Tracker
 from proxy.verdict import Finding, Reply
 
 
@@ -239,7 +240,9 @@ class Opened:
 
     def _settle(self, end: EndKind, now_ns: int) -> None:
         core, placement, request = self._core, self.placement, self.request
-        assert placement is not None and request is not None and self.exchange.upstream is not None
+        assert placement is not None
+        assert request is not None
+        assert self.exchange.upstream is not None
         reply = self._tap.finish() if self._tap is not None else Outcome()
         outcome = attempt_outcome(end, self._response, reply)
         usage, guessed = self._usage(outcome, reply)

@@ -57,7 +57,15 @@ async def client(tmp_path: Path, aiohttp_client: Callable[..., Any]) -> TestClie
 
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-PATHS = ["/", "/api/v1/sessions", "/api/v1/turns", "/api/v1/findings", "/api/v1/events", "/api/v1/turns/x", "/nowhere"]
+PATHS = [
+    "/",
+    "/api/v1/sessions",
+    "/api/v1/turns",
+    "/api/v1/findings",
+    "/api/v1/events",
+    "/api/v1/turns/x",
+    "/nowhere",
+]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -93,9 +101,11 @@ async def test_other_sites_and_rebound_names_are_turned_away(
 
 async def test_the_printed_url_turns_its_token_into_a_cookie(client: TestClient[Any, Any]) -> None:
     answer = await client.get(f"/api/v1/turns?token={TOKEN}&limit=1", allow_redirects=False)
-    assert answer.status == 303 and answer.headers["Location"] == "/api/v1/turns?limit=1"
+    assert answer.status == 303
+    assert answer.headers["Location"] == "/api/v1/turns?limit=1"
     cookie = answer.headers["Set-Cookie"]
-    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
     assert (await client.get("/api/v1/turns", cookies={"looptap_token": TOKEN})).status == 200
 
 
@@ -104,13 +114,16 @@ async def test_turns_steps_and_bodies_are_read_by_id(client: TestClient[Any, Any
     assert [t["cause"] for t in turns] == ["completed"]
     turn = await (await client.get(f"/api/v1/turns/{turns[0]['id']}", headers=BEARER)).json()
     step = turn["turn"]["steps"][0]
-    assert step["model"] == "m" and step["usage"] == {"input_tokens": 5}
+    assert step["model"] == "m"
+    assert step["usage"] == {"input_tokens": 5}
     body = await client.get(f"/api/v1/steps/{step['id']}/request", headers=BEARER)
     assert await body.read() == BODY
     assert body.headers["Content-Type"] == "application/octet-stream"
     assert body.headers["Content-Disposition"].startswith("attachment")
     assert body.headers["X-Content-Type-Options"] == "nosniff"
-    assert await (await client.get(f"/api/v1/steps/{step['id']}/response", headers=BEARER)).read() == b"answer"
+    assert (
+        await (await client.get(f"/api/v1/steps/{step['id']}/response", headers=BEARER)).read() == b"answer"
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,13 +138,15 @@ async def test_turns_steps_and_bodies_are_read_by_id(client: TestClient[Any, Any
 )
 async def test_what_does_not_exist_is_a_404_of_one_line(client: TestClient[Any, Any], path: str) -> None:
     answer = await client.get(path, headers=BEARER)
-    assert answer.status == 404 and "\n" not in await answer.text()
+    assert answer.status == 404
+    assert "\n" not in await answer.text()
 
 
 @pytest.mark.parametrize("query", ["limit=x", "limit=-1", "limit=1e3", "limit=" + "9" * 40])
 async def test_odd_numbers_are_refused_in_words(client: TestClient[Any, Any], query: str) -> None:
     answer = await client.get(f"/api/v1/turns?{query}", headers=BEARER)
-    assert answer.status == 400 and "whole number" in await answer.text()
+    assert answer.status == 400
+    assert "whole number" in await answer.text()
 
 
 async def test_events_follow_from_a_seq(client: TestClient[Any, Any]) -> None:
@@ -149,7 +164,8 @@ async def test_events_follow_from_a_seq(client: TestClient[Any, Any]) -> None:
 def test_the_token_is_made_once_and_owner_only(tmp_path: Path) -> None:
     warnings: list[str] = []
     token = admin.read_or_make_token(tmp_path / "new", warnings.append)
-    assert len(token) >= 24 and token == admin.read_or_make_token(tmp_path / "new", warnings.append)
+    assert len(token) >= 24
+    assert token == admin.read_or_make_token(tmp_path / "new", warnings.append)
     assert (tmp_path / "new" / admin.TOKEN_FILE).stat().st_mode & 0o777 == 0o600
     assert warnings == []
 
@@ -158,4 +174,5 @@ def test_where_nothing_can_be_written_the_token_still_works(tmp_path: Path) -> N
     warnings: list[str] = []
     (tmp_path / "file").write_text("in the way")
     assert admin.read_or_make_token(tmp_path / "file", warnings.append)
-    assert len(warnings) == 1 and "admin token" in warnings[0]
+    assert len(warnings) == 1
+    assert "admin token" in warnings[0]

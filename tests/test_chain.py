@@ -92,7 +92,8 @@ def test_a_terminal_needs_an_action_that_covers_it(action: Action, kind: str, ac
 def test_observe_mode_withholds_everything_and_says_so() -> None:
     answer = Decision(edits=(Edit("nudge", "go on"),), terminal=terminal("deny"))
     ruling = Chain([Link(Says("p", answer), "deny")], mode="observe").judge("step_start", VIEW, {})
-    assert ruling.edits == () and ruling.terminal is None
+    assert ruling.edits == ()
+    assert ruling.terminal is None
     assert [(w.policy, w.kind) for w in ruling.withheld] == [("p", "nudge"), ("p", "deny")]
 
 
@@ -103,14 +104,18 @@ def test_the_strongest_terminal_wins_and_edits_compose() -> None:
         Link(Says("c", Decision(terminal=terminal("message", "c"))), "message"),
     ]
     ruling = Chain(links).judge("step_start", VIEW, {})
-    assert ruling.terminal is not None and ruling.terminal.policy == "b"
+    assert ruling.terminal is not None
+    assert ruling.terminal.policy == "b"
     assert [e.text for e in ruling.edits] == ["1", "2"]
 
 
 def test_each_policy_sees_its_own_memory_and_only_changed_ones_come_back() -> None:
     keeps, changes = Says("keeps", Decision()), Says("changes", Decision(memory={"n": 2}))
-    ruling = Chain([Link(keeps), Link(changes)]).judge("step_end", VIEW, {"keeps": {"k": 1}, "changes": {"n": 1}})
-    assert keeps.memories == [{"k": 1}] and changes.memories == [{"n": 1}]
+    ruling = Chain([Link(keeps), Link(changes)]).judge(
+        "step_end", VIEW, {"keeps": {"k": 1}, "changes": {"n": 1}}
+    )
+    assert keeps.memories == [{"k": 1}]
+    assert changes.memories == [{"n": 1}]
     assert ruling.memories == {"changes": {"n": 2}}
 
 
@@ -123,8 +128,12 @@ def test_a_policy_that_raises_costs_its_own_answer_and_is_reported() -> None:
 
 
 def test_only_policies_that_ask_read_along() -> None:
-    deaf, keen = Says("deaf", Decision()), Says("keen", Decision(findings=(finding("keen"),)), wants_deltas=True)
+    deaf, keen = (
+        Says("deaf", Decision()),
+        Says("keen", Decision(findings=(finding("keen"),)), wants_deltas=True),
+    )
     chain = Chain([Link(deaf), Link(keen)])
-    assert chain.wants_deltas and not Chain([Link(deaf)]).wants_deltas
+    assert chain.wants_deltas
+    assert not Chain([Link(deaf)]).wants_deltas
     assert [f.policy for f in chain.delta(VIEW, Event("usage"), {}).findings] == ["keen"]
     assert deaf.memories == []

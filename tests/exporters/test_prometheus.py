@@ -62,4 +62,5 @@ def test_live_readings_are_read_at_scrape_time() -> None:
     exporter = PrometheusExporter(lambda: now)
     now["open_streams"] = 7
     seen = lines(exporter)
-    assert seen["looptap_open_streams"] == 7 and seen["looptap_record_dropped_bodies_total"] == 0
+    assert seen["looptap_open_streams"] == 7
+    assert seen["looptap_record_dropped_bodies_total"] == 0
