@@ -51,15 +51,25 @@ def canonical_arguments(text: str) -> str:
 
 
 def without_marks(value: Any, dropped: frozenset[str]) -> Any:
-    """A copy of a JSON value less null members and members of these names, at any depth."""
+    """A copy of a JSON value less null members and members of these names, at any depth.
+
+    A value nested deeper than the interpreter goes is given back as it is.
+    """
+    try:
+        return _without(value, dropped)
+    except RecursionError:
+        return value
+
+
+def _without(value: Any, dropped: frozenset[str]) -> Any:
     if isinstance(value, dict):
         return {
-            name: without_marks(member, dropped)
+            name: _without(member, dropped)
             for name, member in value.items()
             if member is not None and name not in dropped
         }
     if isinstance(value, list):
-        return [without_marks(member, dropped) for member in value]
+        return [_without(member, dropped) for member in value]
     return value
 
 

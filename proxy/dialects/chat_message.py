@@ -36,8 +36,8 @@ _ROLES: Mapping[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
-_TEXTS = frozenset({"text", "input_text", "output_text"})
-_MEDIA = frozenset({"image_url", "input_audio", "file", "video_url", "image", "document_url", "audio_url"})
+_TEXTS = ("text", "input_text", "output_text")
+_MEDIA = ("image_url", "input_audio", "file", "video_url", "image", "document_url", "audio_url")
 
 
 def read_message(raw: Any) -> Message:

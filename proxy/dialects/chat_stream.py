@@ -254,6 +254,8 @@ class ChatDecoder:
 
     def _call(self, raw: Mapping[str, Any], events: list[Event]) -> None:
         index, call_id = raw.get("index"), raw.get("id")
+        if not isinstance(index, (int, str)):
+            index = None
         form, inner = reading.call_body(raw)
         found = self._by_index.get(index) if index is not None else self._last
         names_another = bool(call_id) and bool(inner.get("name"))
@@ -276,7 +278,7 @@ class ChatDecoder:
             found = _Call(form)
             if len(self._calls) < _MAX_CALLS:
                 self._calls.append(found)
-            if index is not None and isinstance(index, (int, str)):
+            if index is not None:
                 self._by_index[index] = found
         return found
 

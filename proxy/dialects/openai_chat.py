@@ -19,7 +19,7 @@ from proxy.dialects.compat import cap_field, nudge_role
 from proxy.dialects.hints import read_hints
 from proxy.dialects.openai_errors import error_object, refuse
 from proxy.dialects.refusals import plain_words, refusal_fields
-from proxy.dialects.splice import append_to_list, insert_field, replace_number, set_field, span_of
+from proxy.dialects.splice import append_to_list, lower_number, set_field, span_of
 from proxy.identity import canonical, item_digest, without_marks
 from proxy.model import Head, Message, ModelRequest, Tool
 from proxy.ports import ResponseDecoder, Unreadable
@@ -123,12 +123,12 @@ def _tools(fields: Mapping[str, Any]) -> Iterable[Tool]:
         for raw in listed if isinstance(listed, list) else ():
             if not isinstance(raw, dict):
                 continue
-            kind = raw.get("type", "function")
-            inner = raw.get(kind) if isinstance(kind, str) else None
+            kind = str(raw.get("type", "function"))
+            inner = raw.get(kind)
             name = (inner if isinstance(inner, dict) else raw).get("name")
             server = key == "tools" and kind not in ("function", "custom")
             digest = item_digest("tool", "system", canonical(without_marks(raw, chat_message.MARKS)))
-            yield Tool(name if isinstance(name, str) else str(kind), digest, server)
+            yield Tool(name if isinstance(name, str) else kind, digest, server)
 
 
 def _cap(fields: Mapping[str, Any]) -> int | None:
@@ -144,22 +144,12 @@ def _cap(fields: Mapping[str, Any]) -> int | None:
 
 def _clamp(body: bytes, model: str, most: int) -> bytes:
     """Lower every cap that the request has; give it one where it has none."""
-    capped = False
-    for name in _CAPS:
-        span = span_of(body, name)
-        if span is None:
-            continue
-        value = body[span[0] : span[1]]
-        capped = capped or value != b"null"
-        if value.isdigit() and int(value) > most:
-            body = replace_number(body, (name,), most) or body
-    if capped:
+    spans = {name: span for name in _CAPS if (span := span_of(body, name)) is not None}
+    if any(body[start:end] != b"null" for start, end in spans.values()):
+        for name in spans:
+            body = lower_number(body, (name,), most)
         return body
-    name = cap_field(model)
-    number = b"%d" % most
-    if span_of(body, name) is not None:
-        return replace_number(body, (name,), most) or body
-    return insert_field(body, (), name, number) or body
+    return set_field(body, (), cap_field(model), b"%d" % most) or body
 
 
 def _nudge(body: bytes, request: ModelRequest, text: str) -> bytes:

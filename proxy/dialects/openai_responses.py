@@ -17,7 +17,7 @@ from proxy.dialects.hints import read_hints
 from proxy.dialects.openai_errors import error_object, refuse
 from proxy.dialects.refusals import plain_words, refusal_fields
 from proxy.dialects.responses_stream import ResponsesDecoder
-from proxy.dialects.splice import append_to_list, replace_number, replace_value, set_field, span_of
+from proxy.dialects.splice import append_to_list, lower_number, replace_value, set_field, span_of
 from proxy.identity import canonical, clip, item_digest, text_digest, without_marks
 from proxy.model import Head, Item, Message, ModelRequest, Operation, Tool
 from proxy.ports import ResponseDecoder, Unreadable
@@ -164,13 +164,17 @@ def _tools(listed: Any) -> Iterable[Tool]:
     for raw in listed if isinstance(listed, list) else ():
         if not isinstance(raw, dict):
             continue
-        kind = raw.get("type", "function")
-        if kind == "namespace":
-            yield from _tools(raw.get("tools"))
-            continue
-        name = raw.get("name") or raw.get("server_label")
-        digest = item_digest("tool", "system", canonical(without_marks(raw, frozenset({"cache_control"}))))
-        yield Tool(name if isinstance(name, str) else str(kind), digest, kind not in _CLIENT_TOOLS)
+        inner = raw.get("tools") if raw.get("type") == "namespace" else None
+        for one in inner if isinstance(inner, list) else [raw]:
+            if isinstance(one, dict):
+                yield _tool(one)
+
+
+def _tool(raw: Mapping[str, Any]) -> Tool:
+    kind = str(raw.get("type", "function"))
+    name = raw.get("name") or raw.get("server_label")
+    digest = item_digest("tool", "system", canonical(without_marks(raw, frozenset({"cache_control"}))))
+    return Tool(name if isinstance(name, str) else kind, digest, kind not in _CLIENT_TOOLS)
 
 
 # -- editing
@@ -178,12 +182,9 @@ def _tools(listed: Any) -> Iterable[Tool]:
 
 def _clamp(body: bytes, most: int) -> bytes:
     span = span_of(body, _CAP)
-    value = body[span[0] : span[1]] if span is not None else b"null"
-    if value == b"null":
+    if span is None or body[span[0] : span[1]] == b"null":
         return set_field(body, (), _CAP, b"%d" % most) or body
-    if value.isdigit() and int(value) > most:
-        return replace_number(body, (_CAP,), most) or body
-    return body
+    return lower_number(body, (_CAP,), most)
 
 
 def _nudge(body: bytes, request: ModelRequest, text: str) -> bytes:

@@ -36,8 +36,8 @@ _ROLES: Mapping[str, Role] = {
     "user": "user",
     "tool": "tool",
 }
-_TEXTS = frozenset({"input_text", "output_text", "text"})
-_MEDIA = frozenset({"input_image", "input_file", "input_audio", "computer_screenshot"})
+_TEXTS = ("input_text", "output_text", "text")
+_MEDIA = ("input_image", "input_file", "input_audio", "computer_screenshot")
 
 _CLIENT_CALLS: Mapping[str, tuple[str, str]] = {
     "local_shell_call": ("local_shell", "action"),
@@ -300,7 +300,7 @@ def _result(raw: Mapping[str, Any], kind: str, at: tuple[str | int, ...]) -> Ite
     media: list[bytes] = []
     if isinstance(output, str):
         text = output
-    elif isinstance(output, list) and any(part.get("type") in _TEXTS | _MEDIA for part in _dicts(output)):
+    elif isinstance(output, list) and any(part.get("type") in (*_TEXTS, *_MEDIA) for part in _dicts(output)):
         text = _text_of(output)
         media = [
             _media("tool", part, ()).digest if part.get("type") in _MEDIA else _other("tool", part, ()).digest

@@ -53,6 +53,19 @@ def replace_number(body: bytes, path: Path, number: int) -> bytes | None:
     return replace_value(body, path, b"%d" % number)
 
 
+def lower_number(body: bytes, path: Path, most: int) -> bytes:
+    """The body with the number at a path lowered to ``most`` where it is above; else as it is."""
+    span = span_of(body, *path)
+    if span is None:
+        return body
+    try:
+        value = orjson.loads(body[span[0] : span[1]])
+    except ValueError:
+        return body
+    above = isinstance(value, (int, float)) and not isinstance(value, bool) and value > most
+    return body[: span[0]] + b"%d" % most + body[span[1] :] if above else body
+
+
 def insert_field(body: bytes, path: Path, key: str, raw: bytes) -> bytes | None:
     """The body with one more member at the end of the object at ``path`` (``()``: of the body)."""
     span = span_of(body, *path)

@@ -98,6 +98,7 @@ CLAMP = Edit("clamp", max_output_tokens=50)
             b'{"max_completion_tokens":50,"max_tokens":30}',
         ),
         ("gpt-5.1", b'{"max_tokens":20}', b'{"max_tokens":20}'),
+        ("gpt-5.1", b'{"max_tokens":1e2}', b'{"max_tokens":50}'),
         ("gpt-5.1", b'{"m":{"max_tokens":99}}', b'{"m":{"max_tokens":99},"max_completion_tokens":50}'),
         ("deepseek-chat", b'{"m":[]}', b'{"m":[],"max_tokens":50}'),
         ("openai/gpt-oss-120b", b"{}", b'{"max_tokens":50}'),

@@ -1,9 +1,11 @@
 """The table: which routes are model calls, and of which dialect."""
 
+import orjson
 import pytest
 
 from proxy.dialects import ANTHROPIC, GEMINI, OPENAI_CHAT, OPENAI_RESPONSES, match
 from proxy.model import Api, Head, Upstream
+from proxy.ports import Dialect
 
 CALLS = [
     ("/v1/chat/completions", "openai_chat"),
@@ -65,3 +67,21 @@ def test_only_posts_call_a_model(method: str, path: str) -> None:
 def test_list_keys_are_those_of_the_wire() -> None:
     keys = [dialect.list_key for dialect in (ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, GEMINI)]
     assert keys == ["messages", "messages", "input", "contents"]
+
+
+@pytest.mark.parametrize("dialect", [ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, GEMINI])
+def test_values_of_any_depth_are_read(dialect: Dialect) -> None:
+    deep = orjson.loads("[" * 1_000 + "]" * 1_000)
+    odd = {"type": "x", "y": deep}
+    for raw in (
+        {"role": "user", "content": [odd], "parts": [{"new": deep}]},
+        {
+            "role": "assistant",
+            "content": [odd],
+            "tool_calls": [{"function": {"name": "a", "arguments": deep}}],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": [odd]}]},
+        {"type": "function_call_output", "call_id": "c", "output": deep},
+        {"type": "shell_call", "call_id": "c", "action": deep},
+    ):
+        assert dialect.read_message(raw) == dialect.read_message(raw)
