@@ -39,10 +39,10 @@ class PrometheusExporter:
         self._steps = self._counter("steps", "Steps begun.", ("model",))
         self._turns = self._counter("turns", "Turns ended, by cause.", ("cause",))
         self._threads = self._counter("threads", "Threads begun, by kind.", ("kind",))
-        self._findings = self._counter(
-            "findings", "What the policies saw.", ("policy", "kind", "severity")
+        self._findings = self._counter("findings", "What the policies saw.", ("policy", "kind", "severity"))
+        self._faults = self._counter(
+            "internal_errors", "Faults of our own that cost observations.", ("where",)
         )
-        self._faults = self._counter("internal_errors", "Faults of our own that cost observations.", ("where",))
         self._first_output = Histogram(
             "looptap_time_to_first_output_seconds",
             "From a request's arrival to the first output of its reply.",

@@ -25,6 +25,7 @@ from aiohttp import web
 TOKEN_FILE = "admin-token"
 _COOKIE = "looptap_token"
 _OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+_FILTERS = frozenset({"agent", "model", "cause", "label", "session"})
 _TAIL_S = 0.25
 _PAGE = 200
 """Most rows that one page of a listing holds."""

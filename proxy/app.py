@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,8 @@ _GC = (50_000, 10, 20)
 thresholds would walk all of them hundreds of times a second and find nothing; cycles appear only
 where whole threads are forgotten."""
 _WATCH_S = 1.0
+_FLUSH_S = 5.0
+"""How long exporters may take to send what they have, at the end."""
 
 Warn = Callable[[str], None]
 
@@ -110,8 +112,7 @@ class _Parts:
         self.warn = warn
         self._started_ns = time.time_ns()
         self._runner: web.AppRunner | None = None
-        self._pulse: asyncio.Task[None] | None = None
-        self._exporting: asyncio.Task[None] | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self.metrics = PrometheusExporter(self._readings)
         store = settings.store
         keep = Keep(age_ns=store.keep.ns, max_bytes=int(store.max_size))
@@ -170,8 +171,8 @@ class _Parts:
         listen, admin_address = self.settings.listen, self.settings.admin
         host, port = await self.server.start(listen.host, listen.port)
         self.outbox.start()
-        self._exporting = asyncio.create_task(self.outbox.export(), name="exporters")
-        self._pulse = asyncio.create_task(self._beat(), name="pulse")
+        self._spawn("exporters", self.outbox.export())
+        self._spawn("pulse", self._beat())
         admin_host, admin_port, token = await self._start_admin(admin_address.host, admin_address.port)
         return Running(_url(host, port), f"{_url(admin_host, admin_port)}/?token={token}", self)
 
@@ -190,19 +191,27 @@ class _Parts:
 
     async def stop(self, grace_s: float) -> None:
         await self.server.stop(grace_s)
-        for task in (self._pulse,):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+        if (pulse := self._tasks.pop("pulse", None)) is not None:
+            pulse.cancel()
+            await asyncio.wait({pulse})
         self.put_heads()
         self.outbox.stop_exporting()
-        if self._exporting is not None:
-            await asyncio.wait({self._exporting}, timeout=5)
-            self._exporting.cancel()
+        if (exporting := self._tasks.pop("exporters", None)) is not None:
+            await asyncio.wait({exporting}, timeout=_FLUSH_S)
+            exporting.cancel()
         await asyncio.to_thread(self.outbox.close)
         if self._runner is not None:
             await self._runner.cleanup()
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Work that goes on beside the traffic; what ends it before its time is told."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks[name] = task
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fault(task.get_name(), error)
 
     def reload(self, settings: Settings) -> None:
         """Put new settings in place; what an exchange began with stays its own."""
@@ -338,13 +347,14 @@ async def serve(
     gc.freeze()
     gc.set_threshold(*_GC)
     announce(running)
-    watching = asyncio.create_task(_watch(watch, again), name="watch") if watch is not None else None
-    reloading = (
-        asyncio.create_task(_reload(running, again, load_again, warn), name="reload") if load_again else None
-    )
-    await done.wait()
-    for task in (watching, reloading):
-        if task is not None:
+    async with asyncio.TaskGroup() as group:
+        beside = []
+        if watch is not None:
+            beside.append(group.create_task(_watch(watch, again)))
+        if load_again is not None:
+            beside.append(group.create_task(_reload(running, again, load_again, warn)))
+        await done.wait()
+        for task in beside:
             task.cancel()
     await running.stop()
 

@@ -113,7 +113,7 @@ class Chain:
             policy = link.policy
             try:
                 decision = ask(policy, replace(view, memory=memories.get(policy.name, {})))
-            except Exception as error:  # a policy's bug must cost its own findings, not the traffic
+            except Exception as error:  # noqa: BLE001 - a policy's bug must cost its own findings, not the traffic
                 self._on_fault(f"policy {policy.name}.{point}", error)
                 continue
             findings.extend(decision.findings)

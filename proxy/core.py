@@ -108,7 +108,7 @@ class Core:
             opened._read(now_ns)
         except (Unreadable, Undecodable) as problem:
             opened._unmodelled(str(problem) or type(problem).__name__)
-        except Exception as error:  # a bug of ours: this exchange is relayed unseen
+        except Exception as error:  # noqa: BLE001 - a bug of ours: this exchange is relayed unseen
             self.on_fault("open", error)
             opened._unmodelled("internal fault")
         opened._capture_start(now_ns)
@@ -130,8 +130,8 @@ class Opened:
     """One exchange on its way: ``respond``, ``feed`` and, exactly once, ``close``."""
 
     __slots__ = (
-        "_arrived_ns", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes", "_memories", "_received",
-        "_response", "_splice", "_tap", "body", "exchange", "placement", "refusal", "request",
+        "_arrived_ns", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes", "_received", "_response",
+        "_splice", "_tap", "body", "exchange", "placement", "refusal", "request",
     )  # fmt: skip
 
     def __init__(self, core: Core, exchange: Exchange, body: bytes | None) -> None:

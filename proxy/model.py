@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
-
 Role = Literal["system", "user", "assistant", "tool"]
 """Who speaks. ``developer`` reads as system, ``model`` as assistant, ``function`` as tool."""
 

@@ -40,7 +40,7 @@ def _presented(head: Head) -> list[bytes]:
     for name, value in head.headers:
         name = name.lower()
         if name in _FIELDS:
-            scheme, _, rest = value.partition(b" ")
+            _, _, rest = value.partition(b" ")
             credential = rest.strip() if name == b"authorization" and rest else value
             found.insert(0 if name == b"x-looptap-key" else len(found), credential)
     query = head.target.partition("?")[2]

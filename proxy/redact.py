@@ -42,7 +42,7 @@ _PERCENT = re.compile(r"%([0-9A-Fa-f]{2})")
 
 def redact_headers(headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
     """The same fields in the same order, secrets replaced by dots."""
-    if not any([is_secret_header(name) for name, _ in headers]):
+    if not any(is_secret_header(name) for name, _ in headers):
         return tuple(headers)
     return tuple([(name, _value(name, value)) for name, value in headers])
 

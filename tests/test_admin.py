@@ -23,8 +23,8 @@ def write_a_turn(data_dir: Path) -> None:
     exchange = "exc_" + "5" * 20
     attempt = {
         "attempt": 0, "exchange": exchange, "number": 0, "outcome": "complete", "status": 200, "model": "m",
-        "stop_reason": "end_turn", "usage": {"input_tokens": 5}, "cost_usd": "0.01", "cost_quality": "measured",
-        "arrived_ns": 1, "ended_ns": 2,
+        "stop_reason": "end_turn", "usage": {"input_tokens": 5}, "cost_usd": "0.01",
+        "cost_quality": "measured", "arrived_ns": 1, "ended_ns": 2,
     }  # fmt: skip
     session = {"client": "tests", "by": "content", "key": "unnamed", "team": "t", "org": "o", "labels": {}}
     thread = {"kind": "main", "partial": False, "matched_by": "prefix", "dialect": "anthropic"}
