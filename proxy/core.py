@@ -130,8 +130,8 @@ class Opened:
     """One exchange on its way: ``respond``, ``feed`` and, exactly once, ``close``."""
 
     __slots__ = (
-        "_arrived_ns", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes", "_received", "_response",
-        "_splice", "_tap", "body", "exchange", "placement", "refusal", "request",
+        "_arrived_ns", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes", "_received",
+        "_response", "_splice", "_tap", "body", "exchange", "placement", "refusal", "request",
     )  # fmt: skip
 
     def __init__(self, core: Core, exchange: Exchange, body: bytes | None) -> None:
