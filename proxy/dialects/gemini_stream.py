@@ -91,11 +91,11 @@ class GeminiDecoder:
             if document:
                 self._chunk(self._framing.document, events)
                 self._usage.update(self._framing.last_object("usageMetadata"))
-        whole = self._stop is not None or (document and self._seen)
-        self._items.extend(self._reader.finish(cut=not whole))
         if self._error is None and self._status >= 400:
             self._error = ProviderError(f"http_{self._status}", "", str(self._status))
-            whole = True
+        said = document and self._seen
+        whole = said or self._status >= 400 or (self._stop is not None and self._error is None)
+        self._items.extend(self._reader.finish(cut=not whole))
         return Outcome(
             items=tuple(self._items[:_MAX_ITEMS]),
             usage=read_usage(self._usage, self._extra),
@@ -103,7 +103,7 @@ class GeminiDecoder:
             model=self._model,
             response_id=self._id,
             error=self._error,
-            whole=whole and (self._error is None or document or self._status >= 400),
+            whole=whole,
             streamed_chars=self._chars,
             extra=self._extra,
         )
