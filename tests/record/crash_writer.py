@@ -4,6 +4,7 @@ After each batch that is known to be on disk the number of the last exchange goe
 """
 
 import sys
+import time
 from pathlib import Path
 
 from proxy.outbox import Outbox
@@ -12,8 +13,10 @@ from tests.record.kit import Growth, end, event, start
 
 
 def main(data_dir: Path, first: int) -> None:
-    """Write until killed, at most 100,000 exchanges; retention works at the same time."""
-    writer = RecordWriter(data_dir, keep=Keep(max_bytes=3 << 20))
+    """Write until killed, at most 100,000 exchanges, with retention at work (its clock runs fast)."""
+    began = time.time_ns()
+    clock = lambda: began + (time.time_ns() - began) * 1_000  # noqa: E731
+    writer = RecordWriter(data_dir, keep=Keep(max_bytes=1 << 20), clock=clock)
     outbox = Outbox(writer, batch_s=0.005)
     outbox.start()
     growths = [Growth(seed=n, block=400, alphabet=b"0123456789abcdef") for n in range(3)]
