@@ -134,6 +134,7 @@ class Anthropic:
 
 def _route(path: str, fields: Mapping[str, Any]) -> tuple[Operation, str]:
     vertex = _VERTEX.search(path)
+    path = path.rstrip("/")
     named = fields.get("model")
     if vertex is not None:
         return "chat", vertex[1]

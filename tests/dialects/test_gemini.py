@@ -445,7 +445,8 @@ ODD = st.recursive(
                  "candidates", "content", "index", "finishReason", "usageMetadata", "promptTokenCount",
                  "error", "inlineData", "partialArgs", "jsonPath", "willContinue", "response", "code",
                  "promptFeedback", "toolCall", "executableCode", "tools", "functionDeclarations",
-                 "generationConfig", "systemInstruction", "thoughtSignature", "groundingMetadata", "webSearchQueries"]
+                 "generationConfig", "systemInstruction", "thoughtSignature", "groundingMetadata",
+                 "webSearchQueries"]
             ),
             inner, max_size=5,
         )
