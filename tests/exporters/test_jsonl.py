@@ -34,8 +34,8 @@ async def test_records_are_appended_in_order(tmp_path: Path) -> None:
         os.umask(before)
     assert lines(path) == [
         {
-            "time": "2023-11-14T22:13:20.123456Z", "type": "turn/start", "session": "ses_1", "thread": "thr_1",
-            "turn": "trn_1", "data": {"index": 0},
+            "time": "2023-11-14T22:13:20.123456Z", "type": "turn/start", "session": "ses_1",
+            "thread": "thr_1", "turn": "trn_1", "data": {"index": 0},
         },
         {"time": "2023-11-14T22:13:20.123456Z", "type": "gap", "data": {"why": "queue full\n"}},
         {"time": "2023-11-14T22:13:20.123456Z", "type": "turn/end", "session": "ses_1", "data": {}},

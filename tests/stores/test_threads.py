@@ -16,13 +16,8 @@ from proxy.stores.sqlite import SqliteThreads
 
 def head(n: int, *keys: bytes, **more: Any) -> dict[str, Any]:
     """A head as the tracker makes them."""
-    return {
-        "version": 1,
-        "id": f"thr_{n}",
-        "keys": sorted(key.hex() for key in keys),
-        "last_ns": 1_000 + n,
-        **more,
-    }
+    names = sorted(key.hex() for key in keys)
+    return {"version": 1, "id": f"thr_{n}", "keys": names, "last_ns": 1_000 + n, **more}
 
 
 class Kit:
@@ -77,8 +72,8 @@ async def test_a_newer_head_replaces_the_older_with_its_keys(kit: Kit) -> None:
 
 
 async def test_of_several_heads_of_a_thread_in_one_push_the_last_counts(kit: Kit) -> None:
-    await kit.push(head(1, b"a", n=1), head(1, b"b", n=2))
-    assert await kit.pull() == [head(1, b"b", n=2)]
+    await kit.push(head(1, b"a", say=1), head(1, b"b", say=2))
+    assert await kit.pull() == [head(1, b"b", say=2)]
     assert await kit.pull(b"a") == []
 
 
