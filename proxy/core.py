@@ -40,7 +40,7 @@ from proxy.reading import Library
 from proxy.redact import redact_headers, redact_target
 from proxy.tap import Tap
 from proxy.tracker import Tracker
-from proxy.verdict import Finding, Reply
+from proxy.verdict import Finding, Reply, Terminal
 
 
 class DialectTable(Protocol):
@@ -101,11 +101,16 @@ class Core:
         """Whether a dialect reads this route, so that the body is wanted whole."""
         return self.dialects(head.method, path, upstream, head) is not None
 
-    def open(self, exchange: Exchange, body: bytes, now_ns: int) -> "Opened":
-        """Read and place a request whose body is at hand."""
+    def open(
+        self, exchange: Exchange, body: bytes, now_ns: int, *, refused: Terminal | None = None
+    ) -> "Opened":
+        """Read and place a request whose body is at hand.
+
+        ``refused``: how this very request was refused when it was recorded (replay).
+        """
         opened = Opened(self, exchange, body)
         try:
-            opened._read(now_ns)
+            opened._read(now_ns, refused)
         except (Unreadable, Undecodable) as problem:
             opened._unmodelled(str(problem) or type(problem).__name__)
         except Exception as error:  # noqa: BLE001 - a bug of ours: this exchange is relayed unseen
@@ -153,7 +158,7 @@ class Opened:
 
     # -- the request
 
-    def _read(self, now_ns: int) -> None:
+    def _read(self, now_ns: int, refused: Terminal | None) -> None:
         core, exchange = self._core, self.exchange
         assert exchange.upstream is not None
         dialect = core.dialects(exchange.head.method, exchange.path, exchange.upstream, exchange.head)
@@ -171,7 +176,9 @@ class Opened:
         self.placement = core.tracker.place(exchange, reading.request, now_ns)
         ruling = core.chain.judge("step_start", self._view(now_ns, None), self.placement.memories)
         self._apply(ruling, now_ns)
-        if self.refusal is None:
+        if self.refusal is None and refused is not None:
+            core.tracker.refuse(self.placement, refused, now_ns)
+        elif self.refusal is None:
             core.tracker.admit(self.placement, now_ns)
 
     def _apply(self, ruling: Ruling, now_ns: int) -> None:

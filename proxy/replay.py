@@ -44,6 +44,7 @@ from proxy.model import (
 from proxy.reading import Library
 from proxy.tracker import Tracker
 from proxy.trees import Forest
+from proxy.verdict import Terminal
 
 _APIS: tuple[tuple[re.Pattern[str], Api], ...] = (
     (re.compile(r"/messages(/|$)"), "anthropic"),
@@ -57,6 +58,17 @@ _ENDS: dict[str, EndKind] = {
     "timeout": "timeout",
     "refused": "refused",
 }
+_CAUSES = {
+    "steps": "steps",
+    "input_tokens": "tokens",
+    "output_tokens": "tokens",
+    "total_tokens": "tokens",
+    "spend_usd": "spend",
+    "wall_clock": "wall_clock",
+    "calls": "calls",
+    "tool_retries": "tool_retries",
+}
+"""The cause of a turn that a budget of this dimension refused."""
 _STEP_NS = 1_000_000
 """Between two lines without times: enough to tell their order, too little to mean anything."""
 _START_NS = 1_700_000_000_000_000_000
@@ -177,7 +189,8 @@ class Replay:
         assert exchange.upstream is not None
         core.tick(self._now_ns)
         if core.match(exchange.head, exchange.upstream, exchange.path):
-            opened = core.open(exchange, line.request_body, self._now_ns)
+            refused = _refusal(line.response) if line.end == "refused" else None
+            opened = core.open(exchange, line.request_body, self._now_ns, refused=refused)
         else:
             opened = core.relay(exchange, self._now_ns)
         if opened.placement is None:
@@ -311,6 +324,15 @@ def run(
         *map(str, replay.problems),
         *(f"internal fault in {what}" for what in replay.faults),
     ]
+
+
+def _refusal(response: ResponseHead | None) -> Terminal:
+    """What the recorded proxy reached, from the field that it put on its own answers."""
+    told = (response.get(b"x-looptap-refused") if response is not None else None) or b""
+    code, *pairs = told.decode("latin-1").split("; ")
+    fields = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    cause = _CAUSES.get(fields.get("dimension", ""), "policy")
+    return Terminal("deny", fields.pop("policy", ""), code, "", cause, fields)
 
 
 def _text(value: Mapping[str, Any], key: str) -> str:
