@@ -14,6 +14,7 @@ step        admit                 started: it counts
             place of results      over, once all its calls are answered
 turn        place                 new, or goes on (resumed if it had ended), see ``turns``
             close, whole reply    ended, if no call is left to the client
+            close, clean but cut  ended: error (nothing tells the client to ask again)
             refuse                ended by what was reached; a retry resumes it
             next input, tick      ended: error, interrupted, superseded, abandoned
 ==========  ====================  ============================================================
@@ -299,6 +300,8 @@ class Tracker:
             step.text = reply_text(reply.items)
             step.calls = _calls(reply)
             step.stop_reason = reply.stop_reason
+            if attempt.outcome == "cut" and attempt.end == "complete" and not step.calls and turn.open:
+                self._end_turn(turn, "error")  # a clean end tells the client nothing to ask again for
 
     def _take_reply(self, placement: Placement, reply: Outcome, now_ns: int) -> None:
         """A whole good reply: index it, and see whether the turn is over."""

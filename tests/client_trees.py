@@ -2,9 +2,10 @@
 
 Notation: one list a session, one text a thread: ``kind<parent: steps``. A step is a line number, its
 attempts joined by ``+``; ``|`` stands between turns; ``…`` follows a turn that is still open. The
-parent is the place of the thread in its session. All clients had the same task, which takes four model calls (``ls``; two ``cat`` at
-once; one command; the answer), so the plain ones have one turn of four steps, each step's request carrying
-the results of the calls before it. Comments argue what is not plain.
+parent is the place of the thread in its session. All clients had the same task, which takes four
+model calls (``ls``; two ``cat`` at once; one command; the answer), so the plain ones have one turn of
+four steps, each step's request carrying the results of the calls before it. Comments argue what is
+not plain.
 """
 
 PLAIN = [["main: 0 1 2 3"]]
@@ -48,7 +49,8 @@ TREES: dict[str, list[list[str]]] = {
     # 2 is answered 413; 3 drops the last step and puts the summary prompt behind the older results: a
     # side call that branches off after the reply of 0. Its reply asks for tools that nobody runs.
     "claude-code-error-413.jsonl": [["main: 0 1 2 …", "side<0: 3 …"]],
-    # 3 to 7 ask 2 again after a 400, each with fewer features; from 5 on a system message follows the results.
+    # 3 to 7 ask 2 again after a 400, each with fewer features; from 5 on a system message follows the
+    # results.
     "claude-code-error-400.jsonl": [["main: 0 1 2+3+4+5+6+7 …"]],
     # The stream of 2 holds an error event; 3 asks the same at once, unstreamed.
     "claude-code-stream-error.jsonl": [["main: 0 1 2+3 4"]],

@@ -14,6 +14,7 @@ from proxy.model import (
     Attempt,
     AttemptOutcome,
     Cost,
+    EndKind,
     Exchange,
     Head,
     Hints,
@@ -114,6 +115,7 @@ class Play:
         outcome: AttemptOutcome = "complete",
         stop: str | None = None,
         response_id: str | None = None,
+        end: EndKind | None = None,
         after_s: float = 1,
     ) -> None:
         """Its reply has come."""
@@ -123,12 +125,16 @@ class Play:
         reason = stop or ("tool_use" if calls else "end_turn") if whole else None
         usage = Usage(input_tokens=10, output_tokens=5) if whole else None
         reply = Outcome(items, usage, stop_reason=reason, model="m-1", response_id=response_id, whole=whole)
-        end: Any = {"client_gone": "client_gone", "cut": "upstream_reset", "refused": "refused"}
+        ends: dict[str, EndKind] = {
+            "client_gone": "client_gone",
+            "cut": "upstream_reset",
+            "refused": "refused",
+        }
         self.tracker.close(
             placement,
             Attempt(
                 outcome=outcome,
-                end=end.get(outcome, "complete"),
+                end=end or ends.get(outcome, "complete"),
                 reply=reply,
                 usage=usage,
                 cost=Cost(Decimal("0.001") if whole else Decimal(0), "measured"),

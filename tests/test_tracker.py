@@ -129,6 +129,16 @@ def test_a_cut_reply_and_a_client_gone_are_asked_again() -> None:
         assert play.shape() == [[[[[0, 1]]]]]
 
 
+def test_a_reply_that_ends_cleanly_in_its_middle_ends_the_turn_until_it_is_asked_again() -> None:
+    play = Play()
+    asked = request(TASK)
+    play.step(asked, said("Let me"), outcome="cut", end="complete")
+    assert play.causes() == ["error"]
+    play.step(asked, said("Let me look."))
+    assert play.shape() == [[[[[0, 1]]]]]
+    assert play.causes() == ["completed"]
+
+
 def test_a_retry_count_makes_an_attempt_even_of_an_answered_request() -> None:
     play = Play()
     asked = request(TASK)
