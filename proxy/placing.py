@@ -84,6 +84,8 @@ def search(scope: Scope, request: ModelRequest, ask: bytes, now_ns: int) -> Matc
     found = _by_prefix(scope, request, ask)
     if found is None or found.relation in ("sibling", "fork", "epoch"):
         found = _summed_up(scope, request) or found
+    if found is not None and found.relation == "fork":
+        found = _rewritten(scope, request, found) or found
     return (
         found
         or _by_content(scope, request)
@@ -92,6 +94,15 @@ def search(scope: Scope, request: ModelRequest, ask: bytes, now_ns: int) -> Matc
         or _by_hints(scope, request)
         or NEW
     )
+
+
+def _rewritten(scope: Scope, request: ModelRequest, fork: Match) -> Match | None:
+    """What looks like a fork from long ago may be a history rewritten in its middle (old results cleared):
+    it is where the thread's newest reply or calls still follow."""
+    for match in (_by_content(scope, request), _by_calls(scope, request)):
+        if match is not None and match.thread is fork.thread and match.known > fork.known:
+            return match
+    return None
 
 
 # -- history held by the provider

@@ -259,6 +259,26 @@ def test_a_rewritten_middle_is_found_by_call_ids() -> None:
     assert play.shape() == [[[[[0], [1]]]]]
 
 
+def test_old_results_cleared_in_the_middle_make_an_epoch_and_no_fork() -> None:
+    play = Play()
+    history = [TASK]
+    for n in range(6):
+        id = f"toolu_{n:04d}ab12"
+        play.step(request(*history), said(f"Step number {n} of the work."), call(id))
+        history += [
+            assistant(said(f"Step number {n} of the work."), call(id)),
+            results(result(id, f"out {n}")),
+        ]
+    cleared = list(history)
+    cleared[4] = results(result("toolu_0001ab12", "[Old tool result content cleared]"))
+    placed = play.step(request(*cleared), said("On it."))
+    assert placed.relation == "epoch"
+    assert len(play.threads()) == 1
+    assert len(play.threads()[0]["turns"]) == 1
+    later = play.step(request(*cleared, assistant(said("On it.")), user("thanks")), said("ok"))
+    assert (later.relation, later.epoch) == ("continue", 1)
+
+
 def test_ids_that_count_from_zero_join_nothing() -> None:
     play = Play()
     play.step(request(user("add 1 and 2")), call("call_0", "add", '{"a":1}'))
