@@ -15,9 +15,8 @@ import httptools
 
 from proxy.incoming import BadRequest, Held, IncomingRequest, Pulse, Room
 from proxy.model import Head
-from proxy.wire import OWN_PREFIX, Framing, WireLimits
+from proxy.wire import OWN_PREFIX, SPECIAL, Framing, WireLimits, plain_names
 
-_SPECIAL = frozenset({b"host", b"connection", b"content-length", b"transfer-encoding", b"expect", b"upgrade"})
 _METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
 
 
@@ -174,8 +173,10 @@ class RequestReader:
         self._field_bytes += len(name) + len(value)
         value = value.rstrip(b" \t")
         self._fields.append((name, value))
+        if name in plain_names:
+            return
         low = name.lower()
-        if low in _SPECIAL:
+        if low in SPECIAL:
             before = self._special.get(low)
             if before is not None and low == b"host":
                 raise BadRequest(400, "more than one Host field")

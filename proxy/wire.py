@@ -34,6 +34,14 @@ OWN_PREFIX = b"x-looptap-"
 KEPT_WHATEVER_CONNECTION_SAYS = frozenset({b"content-length", b"transfer-encoding", b"host"})
 """``Connection: content-length`` must not unframe a message (a known smuggling trick)."""
 
+SPECIAL = HOP_BY_HOP | {b"host", b"content-length", b"transfer-encoding", b"expect"}
+"""What a hop acts on, beside our own fields."""
+
+MAX_KNOWN_NAMES = 2048
+plain_names: set[bytes] = set()
+"""Field names, as spelled, that mean nothing to a hop: looked up instead of lowered and compared each
+time. Bounded: what does not fit any more is only looked at again."""
+
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -96,9 +104,13 @@ def request_head(
     ``proxy_authorization`` is for a plain proxy on the way, which takes it off again.
     """
     named = connection_options(fields)
+    plain = plain_names if named <= _NAMES_NOTHING else _NOTHING
     lines = [f"{method} {target} HTTP/1.1".encode("latin-1")]
     seen_host = False
     for name, value in fields:
+        if name in plain:
+            lines.append(name + b": " + value)
+            continue
         low = name.lower()
         if low == b"host":
             seen_host = True
@@ -113,6 +125,7 @@ def request_head(
         elif length is not None and low == b"content-length":
             lines.append(b"%b: %d" % (name, length))
         else:
+            note_plain(name, low)
             lines.append(name + b": " + value)
     if not seen_host:
         lines.insert(1, b"Host: " + host)
@@ -127,8 +140,12 @@ def response_head(
 ) -> bytes:
     """The head for the client. ``chunked=False`` leaves the transfer coding out (HTTP/1.0 clients)."""
     named = connection_options(fields)
+    plain = plain_names if named <= _NAMES_NOTHING else _NOTHING
     lines = [b"HTTP/1.1 %d %b" % (status, reason)]
     for name, value in fields:
+        if name in plain:
+            lines.append(name + b": " + value)
+            continue
         low = name.lower()
         if low in HOP_BY_HOP:
             if upgrade and low in (b"connection", b"upgrade"):
@@ -137,6 +154,7 @@ def response_head(
             if chunked:
                 lines.append(name + b": " + value)
         elif low not in named or low in KEPT_WHATEVER_CONNECTION_SAYS:
+            note_plain(name, low)
             lines.append(name + b": " + value)
     if close:
         lines.append(b"Connection: close")
@@ -144,8 +162,15 @@ def response_head(
     return b"\r\n".join(lines)
 
 
+def note_plain(name: bytes, low: bytes) -> None:
+    """Remember a spelling of a field name that no hop acts on."""
+    if low not in SPECIAL and not low.startswith(OWN_PREFIX) and len(plain_names) < MAX_KNOWN_NAMES:
+        plain_names.add(name)
+
+
 _PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"})
 _NOTHING: frozenset[bytes] = frozenset()
+_NAMES_NOTHING = frozenset({b"keep-alive", b"close"})
 
 
 def connection_options(fields: Fields) -> frozenset[bytes]:
