@@ -20,7 +20,7 @@ class _Step:
     facts: Json = field(default_factory=dict)
     started: bool = False
     attempts: dict[int, Json] = field(default_factory=dict)
-    calls: dict[tuple[int, str | None], Json] = field(default_factory=dict)
+    calls: dict[int, list[Json]] = field(default_factory=dict)
     results: list[Json] = field(default_factory=list)
     last_ns: int = 0
 
@@ -83,8 +83,8 @@ class Details:
             step["ended_at"] = moment(known.last_ns)
         good = [n for n, a in known.attempts.items() if a["outcome"] == "complete"]
         told = max(good or known.attempts or [0])
-        for call in step["tool_calls"]:
-            call.update(known.calls.get((told, call["id"]), {}))
+        for call, more in zip(step["tool_calls"], known.calls.get(told, ()), strict=False):
+            call.update(more)
         arrived = list(known.results)
         for result in step["tool_results"]:
             match = next((r for r in arrived if r["id"] == result["id"]), None)
@@ -114,7 +114,7 @@ def _item(step: _Step, record: Record) -> None:
         call: Json = {"completed_at": moment(record.time_ns)}
         if data.get("preview"):
             call["arguments"] = data["preview"]
-        step.calls[int(data.get("attempt", 0)), data.get("call_id")] = call
+        step.calls.setdefault(int(data.get("attempt", 0)), []).append(call)
     elif data.get("kind") == "tool_result" and data.get("direction") == "in":
         step.results.append({"id": data.get("call_id"), "arrived_at": moment(record.time_ns)})
         step.last_ns = max(step.last_ns, record.time_ns)

@@ -114,7 +114,7 @@ class _Pen:
             Text(_name(session.json), "bold"),
             Text(_plural(len(session.threads), "thread")),
             Text(_plural(len(turns), "turn")),
-            Text(duration(window[1] - window[0] if window else None)),
+            Text(duration(_between(*window) if window else None)),
             Text(total_cost(turn.json for turn in turns)),
             Text(_labels(session.json), "dim"),
         ]
@@ -179,7 +179,7 @@ class _Pen:
             Text.assemble(("turn ", "bold"), (_word(turn.id), "dim")),
             self._once(_name(turn.json), "bold"),
             self._cause(turn.json),
-            Text(duration(None if turn.began is None or turn.ended is None else turn.ended - turn.began)),
+            Text(duration(_between(turn.began, turn.ended))),
             Text(_plural(len(turn.steps), "step")),
             *self._usage(turn.json.get("usage")),
             Text(money(turn.json.get("cost_usd"), turn.json.get("cost_quality")), "bold"),
@@ -203,8 +203,7 @@ class _Pen:
             marks = [*_mark("slowest", step, slowest), *_mark("costliest", step, costliest)]
             if name_models:
                 marks.insert(0, inert(str(step.json.get("model") or UNKNOWN), 40))
-            number = step.json.get("index")
-            nodes.append(self.step(step, number + 1 if isinstance(number, int) else index + 1, marks, here))
+            nodes.append(self.step(step, index + 1, marks, here))
         if not turn.steps:
             nodes.extend(self._attempts_of(turn.json))
             for child in children:
@@ -277,7 +276,9 @@ class _Pen:
         good = attempt.outcome == "complete"
         said = {"client_gone": "the client went away", "cut": "the reply broke off"}
         words = inert(said.get(attempt.outcome, attempt.outcome) or UNKNOWN, 30)
-        if attempt.why:
+        if attempt.why and index and step.attempts[index - 1].why == attempt.why:
+            words += ": the same"
+        elif attempt.why:
             words += f": {inert(attempt.why, 160, ellipsis=self._g.ellipsis)}"
         glyph, style = (self._g.tick, "green") if good else (self._g.cross, "bold red")
         span = _Span(
@@ -368,8 +369,7 @@ def _lay(
     line.append(" " * (left - line.cell_len))
     if row.span is not None and window is not None:
         offset = None if row.span.began is None else row.span.began - window[0]
-        known = row.span.began is not None and row.span.ended is not None
-        took = (row.span.ended or 0) - (row.span.began or 0) if known else None
+        took = _between(row.span.began, row.span.ended)
         line.append(f" {('+' + duration(offset)) if offset is not None else UNKNOWN:>7}", "dim")
         line.append(f" {duration(took):>6} ", _MARKED if row.span.stands_out else "")
         if bar:
@@ -462,6 +462,11 @@ def _home(child: Thread, step: Step, until: int | None, first: bool) -> bool:
     if child.began is None or step.began is None:
         return first
     return (first or step.began <= child.began) and (until is None or child.began < until)
+
+
+def _between(began: int | None, ended: int | None) -> int | None:
+    """How long; None where the end is not known (a log without it says the same moment twice)."""
+    return ended - began if began is not None and ended is not None and ended != began else None
 
 
 def _before(a: int | None, b: int | None) -> bool:

@@ -53,7 +53,8 @@ class Step:
     @property
     def took(self) -> int | None:
         """From the request's arrival until the last result was in."""
-        return None if self.began is None or self.ended is None else self.ended - self.began
+        known = self.began is not None and self.ended is not None and self.ended != self.began
+        return (self.ended or 0) - (self.began or 0) if known else None
 
     @property
     def cost(self) -> Decimal | None:
@@ -166,26 +167,31 @@ def _attempt(attempt: Json) -> Attempt:
 
 
 def _tools(step: Json, attempts: Sequence[Attempt]) -> list[ToolRun]:
-    """Calls with their results, paired by id, in order where the ids do not pair."""
+    """Calls with their results, paired by id; what is left (ids that a client made up) in order."""
+    calls = list(_objects(step.get("tool_calls")))
     results = list(_objects(step.get("tool_results")))
-    replied = _last(a.ended for a in attempts)
-    runs = []
-    for call in _objects(step.get("tool_calls")):
-        result = next((r for r in results if r.get("id") == call.get("id")), None)
+    answers: dict[int, Json] = {}
+    for place, call in enumerate(calls):
+        result = next((r for r in results if call.get("id") and r.get("id") == call.get("id")), None)
         if result is not None:
             results.remove(result)
-        said = moment(call.get("completed_at"))
-        runs.append(
-            ToolRun(
-                name=str(call.get("name") or ""),
-                arguments=str(call.get("arguments") or ""),
-                began=said if said is not None else replied,
-                ended=moment(result.get("arrived_at")) if result is not None else None,
-                answered=result is not None,
-                failed=bool(result is not None and result.get("is_error")),
-            )
-        )
-    return runs
+            answers[place] = result
+    waiting = [place for place in range(len(calls)) if place not in answers]
+    answers.update(zip(waiting, results, strict=False))
+    replied = _last(a.ended for a in attempts)
+    return [_tool(call, answers.get(place), replied) for place, call in enumerate(calls)]
+
+
+def _tool(call: Json, result: Json | None, replied: int | None) -> ToolRun:
+    said = moment(call.get("completed_at"))
+    return ToolRun(
+        name=str(call.get("name") or ""),
+        arguments=str(call.get("arguments") or ""),
+        began=said if said is not None else replied,
+        ended=moment(result.get("arrived_at")) if result is not None else None,
+        answered=result is not None,
+        failed=bool(result is not None and result.get("is_error")),
+    )
 
 
 def _findings(step: Json, findings: Sequence[Json]) -> list[Json]:

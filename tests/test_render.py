@@ -140,6 +140,21 @@ def test_sub_agents_hang_where_they_began_side_calls_and_forks_say_what_they_are
     assert step_one < min(found)
 
 
+def test_results_without_the_calls_ids_answer_in_order() -> None:
+    calls = [{"id": None, "name": "ls"}, {"id": None, "name": "cat"}]
+    results = [{"id": "made_up_1", "is_error": False}, {"id": "made_up_2", "is_error": True}]
+    on = screen()
+    text = drawn(draw_turn(turn(step(0, tool_calls=calls, tool_results=results)), [], on), on)
+    assert "no result yet" not in text
+    assert text.splitlines()[-1].endswith("cat  error")
+
+
+def test_a_moment_said_twice_is_no_duration() -> None:
+    on = screen()
+    text = drawn(draw_turn(turn(step(0, attempt(0, None, 0)), step(1, attempt(5, None, 5))), [], on), on)
+    assert [line.split()[3] for line in text.splitlines()[1:3]] == ["?", "?"]
+
+
 def test_what_is_not_known_is_a_question_mark() -> None:
     bare = {
         "id": "trn_1",
