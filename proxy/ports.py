@@ -9,7 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.model import CaptureEnd, CaptureStart, Event, Head, Message, ModelRequest, Outcome, Record
-from proxy.verdict import Balance, Claim, Decision, Edit, Grant, Receipt, Reply, Spend, Terminal
+from proxy.verdict import (
+    Alert,
+    Balance,
+    Claim,
+    Decision,
+    Edit,
+    Grant,
+    Receipt,
+    Reply,
+    Spend,
+    Terminal,
+    VirtualKey,
+)
 
 
 class Unreadable(Exception):
@@ -99,18 +111,85 @@ class Policy(Protocol):
     def turn_end(self, view: View) -> Decision: ...
 
 
+class LedgerAway(Exception):
+    """Nothing can be held at the moment; the caller decides whether requests pass meanwhile."""
+
+
 class Ledger(Protocol):
-    """Counters that hold: reserve before, settle after. Amounts are exact."""
+    """Counters that hold: reserve before, settle after. Amounts are whole numbers, exact.
 
-    async def reserve(self, claims: Sequence[Claim], *, ttl_s: int, now_ns: int) -> Grant:
-        """All or nothing; a refusal names the claim that did not fit."""
+    A grant is a lease: when its holder has not settled or renewed it in time, what it held is
+    charged as held. Windows and leases go by the ledger's clock: ``now_ns`` where it is embedded,
+    the server's where it is shared. Raises LedgerAway from everything but ``settle``.
+    """
+
+    async def reserve(
+        self, claims: Sequence[Claim], *, ttl_s: int, now_ns: int, names: Sequence[str] = ()
+    ) -> Grant:
+        """Hold all claims or none; a refusal names the first that did not fit.
+
+        ``names`` are the ids (turn, thread, session, key …) that an operator may have stopped.
+        """
         ...
 
-    async def settle(self, grant_id: str, actual: Sequence[Spend], *, now_ns: int) -> Receipt:
-        """Idempotent by grant id; late is harmless."""
+    def unheld(self, claims: Sequence[Claim], *, now_ns: int) -> Grant:
+        """A grant that holds nothing, for a request let through while the ledger was away."""
         ...
 
-    async def balances(self, scopes: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], Balance]: ...
+    async def settle(self, grant: Grant, actual: Spend, *, now_ns: int) -> Receipt:
+        """Charge what it really cost, once, however often it is told; late corrects the assumption.
+
+        Never raises LedgerAway: what cannot be told now is kept and told in order later.
+        """
+        ...
+
+    async def release(self, grant: Grant, *, now_ns: int) -> Receipt:
+        """Give everything back: nothing was spent."""
+        ...
+
+    async def renew(self, grants: Sequence[Grant], *, ttl_s: int, now_ns: int) -> None:
+        """Keep what is still running from expiring. What has expired stays so."""
+        ...
+
+    async def topup(self, claim: Claim, add: int, *, now_ns: int) -> Balance:
+        """Raise the limit of the claim's counter in its current window; its amount does not matter."""
+        ...
+
+    async def stop(self, name: str, *, now_ns: int) -> None:
+        """Refuse every later reserve that names this turn, thread, session or key."""
+        ...
+
+    async def resume(self, name: str, *, now_ns: int) -> bool:
+        """Lift a stop; False when there was none."""
+        ...
+
+    async def stops(self) -> Mapping[str, int]:
+        """What is stopped, and since when."""
+        ...
+
+    async def balances(self, *, now_ns: int) -> Sequence[Balance]:
+        """Every live counter, ordered by name, scope, subject, window and dimension."""
+        ...
+
+    async def sweep(self, *, now_ns: int) -> Sequence[Alert]:
+        """End what has expired and forget what nobody can ask for any more. Call it now and then."""
+        ...
+
+    async def create_key(self, key: VirtualKey) -> bool:
+        """Keep a key's hash; False when the name or the hash is taken."""
+        ...
+
+    async def keys(self) -> Sequence[VirtualKey]:
+        """All keys by name, revoked ones too."""
+        ...
+
+    async def revoke_key(self, name: str, *, now_ns: int) -> bool:
+        """End a key; False when there is none of this name still valid."""
+        ...
+
+    async def close(self) -> None:
+        """Tell what is still to be told, as far as possible, and let go."""
+        ...
 
 
 class ThreadStore(Protocol):

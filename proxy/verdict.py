@@ -6,7 +6,8 @@ values are the product's public ones (``looptap replay --json``, events, spans, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
+from datetime import UTC, datetime
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from typing import Any, Literal
 
 Severity = Literal["info", "warning", "violation"]
@@ -75,38 +76,126 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a budget wants held before a request goes out."""
+    """What a budget wants held before a request goes out, and the counter that it names.
+
+    Numbers count the dimension's own unit: steps, tokens, calls; ``spend_usd`` counts
+    nano-dollars (``to_nano``), never floats.
+    """
 
     budget: str
     scope: Scope
     subject: str
     dimension: str
+    """``steps``, ``spend_usd`` …; per tool ``calls:NAME``, ``tool_retries:NAME``."""
     window: str
-    amount: Decimal
-    limit: Decimal
-    resets_at_ns: int | None = None
+    """``life`` (of the subject), ``minute``, ``hour``, ``day``, ``week``, ``month`` or ``total``."""
+    amount: int
+    """The worst case. 0 asks only whether the counter stands within its limit."""
+    limit: int
+    """What is told to people, and what ``alert_at`` are shares of."""
+    hard: int | None = None
+    """Where requests stop; None: at the limit."""
+    minimum: int | None = None
+    """Where less than ``amount`` is left, hold what is left if it is at least this much."""
+    level: int | None = None
+    """Set the counter to this first (a streak, a time that ran), instead of summing it up."""
+    alert_at: tuple[int, ...] = ()
+    """Shares of the limit at which to tell somebody, in ten-thousandths, ascending."""
+
+
+Spend = Mapping[str, int | None] | Sequence[int | None]
+"""What a grant really cost: by dimension (one fact for all of its budgets), or hold by hold.
+
+A dimension that is missing or None is not known: it is charged as held, and so marked.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Spend:
-    """What one claim really cost."""
+class Balance:
+    """A live counter of one budget, subject and dimension."""
 
-    budget: str
+    name: str
     scope: Scope
     subject: str
-    dimension: str
     window: str
-    amount: Decimal
+    dimension: str
+    limit: int
+    """With what was topped up."""
+    hard: int
+    """Where requests stop, with what was topped up."""
+    used: int
+    reserved: int
+    assumed: int = 0
+    """The part of ``used`` that was charged as held, because nobody told what it really cost."""
+    resets_at_ns: int | None = None
+
+    @property
+    def left(self) -> int:
+        """What can still be held."""
+        return max(0, self.hard - self.used - self.reserved)
+
+    def public(self) -> dict[str, Any]:
+        """As ``looptap budgets --json`` shows it: money as decimal text, times as RFC 3339."""
+        return {
+            "name": self.name,
+            "scope": self.scope,
+            "subject": self.subject,
+            "window": self.window,
+            "dimension": self.dimension,
+            "limit": public_amount(self.dimension, self.limit),
+            "used": public_amount(self.dimension, self.used),
+            "reserved": public_amount(self.dimension, self.reserved),
+            "resets_at": None if self.resets_at_ns is None else rfc3339(self.resets_at_ns),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What one claim got: an amount of one counter, in the window in which it was taken."""
+
+    claim: Claim
+    amount: int
+    key: str
+    """The counter's key; it names the window, so that a late settlement still finds it."""
+    starts_ns: int
+    ends_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing was held: a claim that did not fit, or a name that an operator stopped."""
+
+    claim: Claim | None = None
+    balance: Balance | None = None
+    """The counter of the claim that did not fit, without this request."""
+    stopped: str | None = None
+
+    @property
+    def available(self) -> int:
+        """What was left for the claim that did not fit."""
+        return self.balance.left if self.balance is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A share of a limit that was just used up. Told once per share, budget, subject and window."""
+
+    share: int
+    """Ten-thousandths of the limit."""
+    balance: Balance
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the ledger held, or the claim that did not fit."""
+    """What the ledger held, all claims or none. Keep it: settling needs the whole of it."""
 
-    id: str | None
-    refused: Claim | None = None
-    used: Decimal | None = None
-    reserved: Decimal | None = None
+    id: str
+    holds: tuple[Hold, ...] = ()
+    refusal: Refusal | None = None
+    expires_ns: int = 0
+    alerts: tuple[Alert, ...] = ()
+    lease: str | None = None
+    """Held from budget that this instance had drawn ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +204,52 @@ class Receipt:
 
     grant_id: str
     applied: bool
+    late: bool = False
+    """The reservation had ended; its assumed charge was put right."""
+    queued: bool = False
+    """The ledger is away; the settlement is kept and lands when it is back."""
+    alerts: tuple[Alert, ...] = ()
+    overruns: tuple[Balance, ...] = ()
+    """Counters that this settlement, being more than was held, took beyond where requests stop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Balance:
-    """A live counter of one budget and subject."""
+class VirtualKey:
+    """A key that Looptap hands out (``lt_…``); only its hash is kept."""
 
-    limit: Decimal
-    used: Decimal
-    reserved: Decimal
-    resets_at_ns: int | None = None
+    name: str
+    sha256: str
+    team: str
+    created_ns: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    revoked_ns: int | None = None
+
+
+NANO = 1_000_000_000
+
+
+def to_nano(usd: Decimal, *, up: bool = False) -> int:
+    """Dollars in whole nano-dollars: holds round up, prices to the nearest."""
+    return int((usd * NANO).to_integral_value(ROUND_CEILING if up else ROUND_HALF_EVEN))
+
+
+def to_usd(nano: int) -> Decimal:
+    """Nano-dollars in dollars, exactly."""
+    return Decimal(nano).scaleb(-9)
+
+
+def public_amount(dimension: str, amount: int) -> int | str:
+    """An amount as people and ``--json`` get it: money as decimal text without needless zeros."""
+    if dimension != "spend_usd":
+        return amount
+    text = f"{to_usd(amount):f}".rstrip("0")
+    return text.rstrip(".") or "0"
+
+
+def rfc3339(time_ns: int) -> str:
+    """A time in UTC with microseconds."""
+    seconds, rest = divmod(time_ns, NANO)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
 
 
 @dataclass(frozen=True, slots=True)
