@@ -55,13 +55,13 @@ class RequestReader:
         self._last_request = False
         """The request being read asks to close: nothing behind it counts."""
         self._body_came = False
+        self._read_bytes = 0
         self._begin_head()
 
     def _begin_head(self) -> None:
         self._in_head = False
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []
-        self._field_bytes = 0
         self._special: dict[bytes, bytes] = {}
         self._own_fields = False
         self._overhead = 0
@@ -74,6 +74,7 @@ class RequestReader:
             return
         if self.deaf:
             return
+        self._read_bytes = len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as switched:
@@ -170,7 +171,6 @@ class RequestReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
             return  # a trailer: dropped, like the TE that would have asked for it
-        self._field_bytes += len(name) + len(value)
         value = value.rstrip(b" \t")
         self._fields.append((name, value))
         if name in plain_names:
@@ -190,8 +190,11 @@ class RequestReader:
         parser, special, limits = self._parser, self._special, self._limits
         self._in_head = False
         self.head_since = 0.0
+        head_bytes = self._overhead + self._read_bytes  # at most: the head may be less of it
         self._overhead = 0
-        if self._field_bytes > limits.max_fields or len(self._fields) > limits.max_field_count:
+        if len(self._fields) > limits.max_field_count or (
+            head_bytes > limits.max_fields and _size(self._fields) > limits.max_fields
+        ):
             raise BadRequest(431, f"more fields than {limits.max_fields} bytes or {limits.max_field_count}")
         name = parser.get_method()
         method = _METHODS.get(name) or name.decode("ascii")
@@ -238,6 +241,10 @@ class RequestReader:
             arriving.finish()
         if self._last_request:
             self.deaf = True
+
+
+def _size(fields: list[tuple[bytes, bytes]]) -> int:
+    return sum(len(name) + len(value) for name, value in fields)
 
 
 def _framing(special: dict[bytes, bytes]) -> tuple[Framing, int]:

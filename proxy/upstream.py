@@ -19,7 +19,7 @@ import httptools
 
 from proxy.dial import Dialer, Origin, TlsSettings, origin_of
 from proxy.model import ResponseHead, Upstream
-from proxy.wire import LAST_CHUNK, Framing, chunk, response_framing
+from proxy.wire import LAST_CHUNK, SPECIAL, Framing, chunk, plain_names, response_framing
 
 _KEEP_ALIVE_TIMEOUT = re.compile(rb"timeout=(\d{1,6})", re.IGNORECASE)
 
@@ -175,7 +175,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._method = method
         self._reason = b""
         self._fields: list[tuple[bytes, bytes]] = []
-        self._field_bytes = 0
+        self._special: dict[bytes, bytes] = {}
         self._pieces: list[bytes] = []
         self._head: ResponseHead | None = None
         """Parsed and not yet handed over."""
@@ -322,11 +322,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._field_bytes += len(name) + len(value)
-        if self._field_bytes > self._pool.max_reply_fields:
-            raise ValueError("the fields of its answer are too large")
-        if self._framing is None:  # else a trailer, which is not forwarded
-            self._fields.append((name, value.rstrip(b" \t")))
+        if self._framing is not None:
+            return  # a trailer, which is not forwarded
+        value = value.rstrip(b" \t")
+        self._fields.append((name, value))
+        if name not in plain_names:
+            low = name.lower()
+            if low in SPECIAL:
+                before = self._special.get(low)
+                self._special[low] = value if before is None else before + b"," + value
 
     def on_headers_complete(self) -> None:
         parser = self._parser
@@ -341,20 +345,11 @@ class UpstreamConnection(asyncio.Protocol):
             return
         if status == 101 and not (self._upgrade and parser.should_upgrade()):
             raise ValueError("it switched protocols unasked")
-        length = coding = None
-        keep = parser.get_http_version() == "1.1"
-        for name, value in self._fields:
-            size = len(name)
-            if size == 10:
-                low = name.lower()
-                if low == b"connection":
-                    keep = keep and b"close" not in value.lower()
-                elif low == b"keep-alive" and (promise := _KEEP_ALIVE_TIMEOUT.search(value)):
-                    self._promised_s = float(promise[1])
-            elif size == 14 and name.lower() == b"content-length":
-                length = value
-            elif size == 17 and name.lower() == b"transfer-encoding":
-                coding = value
+        special = self._special
+        keep = parser.get_http_version() == "1.1" and b"close" not in special.get(b"connection", b"").lower()
+        if promise := _KEEP_ALIVE_TIMEOUT.search(special.get(b"keep-alive", b"")):
+            self._promised_s = float(promise[1])
+        length, coding = special.get(b"content-length"), special.get(b"transfer-encoding")
         self._framing = response_framing(self._method, status, length, coding)
         self._keep = keep and self._framing is not Framing.UNTIL_CLOSE
         self._head = ResponseHead(status, self._reason, tuple(self._fields))
@@ -373,6 +368,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._interim:
             self._interim = False
             self._fields.clear()
+            self._special.clear()
             self._reason = b""
         elif self._head is not None or self._framing is not None:
             self._complete = True

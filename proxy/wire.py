@@ -97,14 +97,15 @@ def request_head(
     length: int | None = None,
     upgrade: bool = False,
     proxy_authorization: bytes | None = None,
+    named: frozenset[bytes] | None = None,
 ) -> bytes:
     """The head for the upstream: the client's own, with ``Host`` put right.
 
     ``length`` replaces the value of ``Content-Length`` in its place (an edited body);
-    ``proxy_authorization`` is for a plain proxy on the way, which takes it off again.
+    ``proxy_authorization`` is for a plain proxy on the way, which takes it off again. ``named`` are
+    the fields that ``Connection`` names; found out here where it names any.
     """
-    named = connection_options(fields)
-    plain = plain_names if named <= _NAMES_NOTHING else _NOTHING
+    plain = plain_names if named is None else _NOTHING
     lines = [f"{method} {target} HTTP/1.1".encode("latin-1")]
     seen_host = False
     for name, value in fields:
@@ -116,11 +117,22 @@ def request_head(
             seen_host = True
             lines.append(name + b": " + host)
         elif low in HOP_BY_HOP:
+            if named is None and low == b"connection" and value not in _NAMES_NO_FIELD:
+                return request_head(
+                    method,
+                    target,
+                    host,
+                    fields,
+                    length=length,
+                    upgrade=upgrade,
+                    proxy_authorization=proxy_authorization,
+                    named=connection_options(fields),
+                )
             if upgrade and low == b"connection":
                 lines.append(name + b": Upgrade")
             elif upgrade and low == b"upgrade":
                 lines.append(name + b": " + value)
-        elif low in named and low not in KEPT_WHATEVER_CONNECTION_SAYS:
+        elif named is not None and low in named and low not in KEPT_WHATEVER_CONNECTION_SAYS:
             continue
         elif length is not None and low == b"content-length":
             lines.append(b"%b: %d" % (name, length))
@@ -136,11 +148,17 @@ def request_head(
 
 
 def response_head(
-    status: int, reason: bytes, fields: Fields, *, close: bool, chunked: bool = True, upgrade: bool = False
+    status: int,
+    reason: bytes,
+    fields: Fields,
+    *,
+    close: bool,
+    chunked: bool = True,
+    upgrade: bool = False,
+    named: frozenset[bytes] | None = None,
 ) -> bytes:
     """The head for the client. ``chunked=False`` leaves the transfer coding out (HTTP/1.0 clients)."""
-    named = connection_options(fields)
-    plain = plain_names if named <= _NAMES_NOTHING else _NOTHING
+    plain = plain_names if named is None else _NOTHING
     lines = [b"HTTP/1.1 %d %b" % (status, reason)]
     for name, value in fields:
         if name in plain:
@@ -148,12 +166,22 @@ def response_head(
             continue
         low = name.lower()
         if low in HOP_BY_HOP:
+            if named is None and low == b"connection" and value not in _NAMES_NO_FIELD:
+                return response_head(
+                    status,
+                    reason,
+                    fields,
+                    close=close,
+                    chunked=chunked,
+                    upgrade=upgrade,
+                    named=connection_options(fields),
+                )
             if upgrade and low in (b"connection", b"upgrade"):
                 lines.append(name + b": " + value)
         elif low == b"transfer-encoding":
             if chunked:
                 lines.append(name + b": " + value)
-        elif low not in named or low in KEPT_WHATEVER_CONNECTION_SAYS:
+        elif named is None or low not in named or low in KEPT_WHATEVER_CONNECTION_SAYS:
             note_plain(name, low)
             lines.append(name + b": " + value)
     if close:
@@ -168,24 +196,14 @@ def note_plain(name: bytes, low: bytes) -> None:
         plain_names.add(name)
 
 
-_PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"})
+_NAMES_NO_FIELD = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close", b"Upgrade", b"upgrade"})
 _NOTHING: frozenset[bytes] = frozenset()
-_NAMES_NOTHING = frozenset({b"keep-alive", b"close"})
 
 
 def connection_options(fields: Fields) -> frozenset[bytes]:
     """What the ``Connection`` fields name, in lower case."""
-    found: frozenset[bytes] = _NOTHING
-    for name, value in fields:
-        if len(name) == 10 and name.lower() == b"connection":
-            if value in _PLAIN_CONNECTION and not found:
-                found = _PLAIN_OPTIONS[value]
-            else:
-                found |= {option.strip(b" \t").lower() for option in value.split(b",")}
-    return found
-
-
-_PLAIN_OPTIONS = {value: frozenset({value.lower()}) for value in _PLAIN_CONNECTION}
+    values = [value for name, value in fields if name.lower() == b"connection"]
+    return frozenset(option.strip(b" \t").lower() for value in values for option in value.split(b","))
 
 
 def without_own_fields(fields: Fields) -> tuple[tuple[bytes, bytes], ...]:
