@@ -83,9 +83,25 @@ class Album:
         return lines
 
     def answer(self, node: Json) -> Json:
-        """The same for machines: the node under its noun, and the findings its steps point into."""
-        noun = {"ses_": "session", "stp_": "step"}.get(str(node["id"])[:4], "turn")
-        return {noun: node, "findings": self.forest.findings}
+        """The same for machines: the node itself, with the findings that its steps point into.
+
+        Steps hold indexes into ``findings`` as in a replay; a step shown alone holds its findings.
+        """
+        told: dict[int, int] = {}
+        own = _renumbered(node, told)
+        findings = [self.forest.findings[index] for index in told]
+        return {**own, "findings": findings}
+
+
+def _renumbered(node: Json, told: dict[int, int]) -> Json:
+    """A copy of a node whose steps count findings from 0, in the order in which they stand."""
+    copy = dict(node)
+    for below in ("threads", "turns", "steps"):
+        if below in copy:
+            copy[below] = [_renumbered(child, told) for child in copy[below]]
+    if isinstance(copy.get("findings"), list):
+        copy["findings"] = [told.setdefault(index, len(told)) for index in copy["findings"]]
+    return copy
 
 
 def of_one_run(reader: Reader, after_seq: int, label: tuple[str, str]) -> tuple[Album, list[Json]]:

@@ -113,7 +113,7 @@ async def test_turns_steps_and_bodies_are_read_by_id(client: TestClient[Any, Any
     turns = await (await client.get("/api/v1/turns", headers=BEARER)).json()
     assert [t["cause"] for t in turns] == ["completed"]
     turn = await (await client.get(f"/api/v1/turns/{turns[0]['id']}", headers=BEARER)).json()
-    step = turn["turn"]["steps"][0]
+    step = turn["steps"][0]
     assert step["model"] == "m"
     assert step["usage"] == {"input_tokens": 5}
     body = await client.get(f"/api/v1/steps/{step['id']}/request", headers=BEARER)

@@ -192,7 +192,7 @@ def test_show_draws_the_newest_turn_a_step_a_session(data: Path) -> None:
         f"session {ids(1)['session']} · codex · 1 thread · 1 turn"
     )
     answer = json.loads(invoke(data, "show", "stp_1", "--json").stdout)
-    assert answer["step"]["attempts"][0]["status"] == 529
+    assert answer["attempts"][0]["status"] == 529
     assert answer["findings"] == []
 
 
