@@ -17,7 +17,8 @@ import orjson
 
 from proxy.dialects.anthropic_blocks import MARKS, read_message, text_item
 from proxy.dialects.anthropic_stream import AnthropicDecoder
-from proxy.dialects.hints import read_hints
+from proxy.dialects.hints import last_ask, read_hints
+from proxy.dialects.memo import Remembered
 from proxy.dialects.refusals import plain_words, refusal_fields, shown
 from proxy.dialects.splice import (
     append_to_list,
@@ -65,6 +66,9 @@ class Anthropic:
     name = "anthropic"
     list_key = "messages"
 
+    def __init__(self) -> None:
+        self._tools = Remembered(_tools)
+
     def read_message(self, raw: Any) -> Message:
         """Read one element of ``messages``."""
         return read_message(raw)
@@ -75,7 +79,9 @@ class Anthropic:
         """Put a request together. Raises Unreadable for other routes of this API."""
         operation, model = _route(path, fields)
         system = _system(fields.get("system"))
-        hints = read_hints(head, fields, system="\n".join(item.text for item in system), ask=_ask(messages))
+        hints = read_hints(
+            head, fields, system="\n".join(item.text for item in system), ask=last_ask(messages)
+        )
         max_tokens = fields.get("max_tokens")
         cap = max_tokens if type(max_tokens) is int and max_tokens >= 0 else None
         return ModelRequest(
@@ -86,7 +92,7 @@ class Anthropic:
             messages=messages,
             list_key=self.list_key,
             system=system,
-            tools=_tools(fields.get("tools")),
+            tools=self._tools(fields.get("tools")),
             max_output_tokens=cap,
             hints=_probe(hints, cap),
             held=_held(fields.get("thread")),
@@ -145,14 +151,6 @@ def _route(path: str, fields: Mapping[str, Any]) -> tuple[Operation, str]:
     if path.endswith("/messages/count_tokens"):
         return "count", named
     raise Unreadable("no model call")
-
-
-def _ask(messages: tuple[Message, ...]) -> str:
-    """What the last user message says in words; system messages may stand behind it."""
-    for message in reversed(messages[-3:]):
-        if message.role != "system":
-            return "\n".join(item.text for item in message.items if item.kind == "user")
-    return ""
 
 
 def _system(raw: Any) -> tuple[Item, ...]:

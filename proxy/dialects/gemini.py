@@ -15,7 +15,8 @@ import orjson
 
 from proxy.dialects.gemini_parts import get, read_message, read_parts
 from proxy.dialects.gemini_stream import GeminiDecoder
-from proxy.dialects.hints import read_hints
+from proxy.dialects.hints import last_ask, read_hints
+from proxy.dialects.memo import Remembered
 from proxy.dialects.refusals import plain_words, refusal_fields, shown
 from proxy.dialects.splice import append_to_list, insert_field, replace_number, replace_value, span_of
 from proxy.identity import canonical, item_digest, without_marks
@@ -38,6 +39,9 @@ class Gemini:
 
     name = "gemini"
     list_key = "contents"
+
+    def __init__(self) -> None:
+        self._tools = Remembered(_tools)
 
     def read_message(self, raw: Any) -> Message:
         """Read one element of ``contents``."""
@@ -71,9 +75,11 @@ class Gemini:
             messages=messages,
             list_key=self.list_key,
             system=system,
-            tools=_tools(fields.get("tools")),
+            tools=self._tools(fields.get("tools")),
             max_output_tokens=cap if type(cap) is int and cap >= 0 else None,
-            hints=read_hints(head, fields, system="\n".join(item.text for item in system)),
+            hints=read_hints(
+                head, fields, system="\n".join(item.text for item in system), ask=last_ask(messages)
+            ),
             output_schema=any(isinstance(get(config, name), dict) for name in _SCHEMAS),
             options=options,
         )

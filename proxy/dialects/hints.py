@@ -8,12 +8,12 @@ An id that is empty, longer than ``MAX_ID`` or not plain text is ignored, never 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import orjson
 
-from proxy.model import Head, Hints
+from proxy.model import Head, Hints, Message
 
 MAX_ID = 256
 """Characters of an id; longer ones are no ids."""
@@ -137,6 +137,14 @@ def read_hints(head: Head, fields: Mapping[str, Any], *, system: str = "", ask: 
         kind=kind,
         retry=_count(values.get(b"x-stainless-retry-count")),
     )
+
+
+def last_ask(messages: Sequence[Message]) -> str:
+    """What the last user message says in words; system messages may stand behind it."""
+    for message in reversed(messages[-3:]):
+        if message.role != "system":
+            return "\n".join(item.text[:_LOOKED_AT] for item in message.items if item.kind == "user")
+    return ""
 
 
 def client_name(user_agent: str) -> str:
