@@ -1,5 +1,6 @@
 """Anthropic Messages: requests, replies in both forms, edits and our own answers."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -284,7 +285,7 @@ def frames(whole: Mapping[str, Any], size: int = 7) -> list[bytes]:
             deltas += [{"type": "signature_delta", "signature": block["signature"]}]
         elif "input" in block:
             start["input"] = {}
-            written = orjson.dumps(block["input"]).decode().replace(":", ": ") if block["input"] else ""
+            written = json.dumps(block["input"]) if block["input"] else ""
             deltas = [
                 {"type": "input_json_delta", "partial_json": piece} for piece in ["", *cut(written, size)]
             ]
