@@ -3,6 +3,23 @@
 The key is the recording as the scoring program names it, the value the argument.
 """
 
-CORPUS: dict[str, str] = {}
+_EMPTY_CALL = (
+    'the gateway fills in every form of a reply, here "function_call": {"arguments": "", "name": ""} beside '
+    "the real tool_calls or none: a call without a name is no call, and nobody ever answers it"
+)
+_COST_SAYS = (
+    "reasoning is more than the completion, so it stands beside it; the reported cost proves the sum: "
+    "9 * 2 + 302 * 12 = 3642, 28 * 2 + 78 * 12 = 992, 40 * 2 + 57 * 12 = 764 millionths of a dollar"
+)
+_FETCHED = (
+    "the reply is queued in the background; the GET that fetches it is no model call, so the turn stays open"
+)
+
+CORPUS: dict[str, str] = {
+    "other--pydantic-ai--test-snowflake-": _EMPTY_CALL,
+    "other--fantasy--TestVercelCommon-gemini-3-pro-preview-": _COST_SAYS,
+    "other--fantasy--TestVercelThinking-gemini-3-pro-preview-": _COST_SAYS,
+    "openai-responses--pydantic-ai--test-openai-responses-test-background-mode-": _FETCHED,
+}
 
 CLIENT_TRAFFIC: dict[str, str] = {}
