@@ -250,7 +250,7 @@ class Opened:
         assert placement is not None
         assert request is not None
         assert self.exchange.upstream is not None
-        reply = self._tap.finish() if self._tap is not None else Outcome()
+        reply = self._finish()
         outcome = attempt_outcome(end, self._response, reply)
         usage, guessed = self._usage(outcome, reply)
         if usage is None:
@@ -279,6 +279,18 @@ class Opened:
         )
         ruling = core.chain.judge("step_end", self._view(now_ns, reply), placement.memories)
         self._apply(ruling, now_ns)
+
+    def _finish(self) -> Outcome:
+        """The reply as far as it came and could be read."""
+        tap = self._tap
+        if tap is None:
+            return Outcome()
+        reply = tap.finish()
+        if tap.fault is not None:
+            self._core.on_fault("tap", tap.fault)
+        if tap.problem:
+            self._unmodelled(f"reply: {tap.problem}")
+        return reply
 
     def _usage(self, outcome: AttemptOutcome, reply: Outcome) -> tuple[Usage | None, bool]:
         """The tokens to book, and whether they are a guess (a reply whose usage never came whole)."""
@@ -339,7 +351,7 @@ class Opened:
             CaptureStart(
                 exchange=exchange.id,
                 number=exchange.number,
-                time_ns=now_ns,
+                time_ns=exchange.arrived_ns,
                 provider=upstream.provider if upstream is not None else "",
                 upstream=upstream.name if upstream is not None else "",
                 host=upstream.url if upstream is not None else "",
