@@ -147,11 +147,11 @@ class _Parts:
             dialects=dialects.match,
             library=Library(int(settings.limits.body_cache)),
             tracker=tracker,
-            chain=Chain(mode=settings.mode, on_fault=self._fault),
+            chain=Chain(mode=settings.mode, on_fault=self._caught),
             prices=Pricing(settings.prices),
             sink=self.outbox,
             settings=CoreSettings(record_bodies=record_bodies, max_decoded=int(settings.limits.decoded)),
-            on_fault=self._fault,
+            on_fault=self._caught,
         )
 
     def _exporters(self) -> Sequence[Exporter]:
@@ -211,7 +211,7 @@ class _Parts:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fault(task.get_name(), error)
+            self._caught(task.get_name(), error)
 
     def reload(self, settings: Settings) -> None:
         """Put new settings in place; what an exchange began with stays its own."""
@@ -274,6 +274,10 @@ class _Parts:
             "export_failures_total": sum(lane.failures for lane in box.exporters),
             "uptime_seconds": (time.time_ns() - self._started_ns) / 1e9,
         }
+
+    def _caught(self, where: str, error: BaseException) -> None:
+        """A fault of ours anywhere: counted, and told once per kind."""
+        self.server.shell.faults.caught(where, error)
 
     def _fault(self, where: str, error: BaseException) -> None:
         """An internal fault: told once per kind, counted always; its words may hold content, so not they."""
