@@ -32,6 +32,8 @@ Relation = Literal["attempt", "continue", "epoch", "fork", "sibling", "new"]
 
 _RUNS = 16
 """Assistant runs looked up by content, from the end of the history."""
+_AGAIN = 16
+"""Equal requests looked at, newest first, that the client's ids do not rule out."""
 _SAYS_ENOUGH = 16
 """Characters of a reply from which its return is evidence by itself."""
 _AS_SENT = 6
@@ -168,10 +170,14 @@ def _again(scope: Scope, request: ModelRequest, ask: bytes) -> Match | None:
     """The very same history was sent before."""
     hints, whole = request.hints, len(request.messages)
     best: Match | None = None
+    seen = 0
     for step in reversed(scope.asks.get(ask, ())):
         thread = step.thread
         if same_client(thread, hints) is False:
             continue
+        seen += 1
+        if seen > _AGAIN:
+            break
         repeated = step.in_vain or bool(hints.retry)
         if repeated and thread.newest(step) and (step.index > 0 or _same_begin(thread, request)):
             return Match("attempt", step, known=whole)

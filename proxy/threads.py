@@ -35,6 +35,9 @@ CLIPPED = 16_000
 """Characters of a reply kept to recognise it when a client rewrites it."""
 RECENT_REPLIES = 64
 WAITING_STEPS = 256
+EQUALS = 64
+"""Steps kept under one name, the newest: a program that asks the same again and again would else make
+every look-up longer than the last."""
 
 _COUNTED_ID = re.compile(r"^[A-Za-z_.:\-]*\d{0,3}$")
 """Ids such as ``call_0``, ``functions.add:0``, ``1``: numbered anew in every reply, they join nothing."""
@@ -286,17 +289,17 @@ class Scope:
         step.ask = ask
         if ask not in step.asks:
             step.asks.append(ask)
-            self.asks.setdefault(ask, []).append(step)
+            _insert(self.asks, ask, step)
 
     def add_reply(self, step: Step) -> None:
         """Index what was answered. ``drop_reply`` comes first where there was an answer before."""
         if step.reply is not None:
-            self.replies.setdefault(step.reply, []).append(step)
+            _insert(self.replies, step.reply, step)
         for name in (step.said, *step.summaries):
             if name:
-                self.sayings.setdefault(name, []).append(step)
+                _insert(self.sayings, name, step)
         for id in _joining_ids(step):
-            self.calls.setdefault(id, []).append(step)
+            _insert(self.calls, id, step)
         if step.response_id:
             self.held[step.response_id] = step
         if step.text:
@@ -391,6 +394,16 @@ def same_client(thread: Thread, hints: Hints) -> bool | None:
 def _joining_ids(step: Step) -> set[str]:
     names = {name for call in step.calls for name in (call.call_id, call.item_id)}
     return {name for name in names if name is not None and joins(name)}
+
+
+def _insert(index: dict[Any, list[Step]], key: Any, step: Step) -> None:
+    steps = index.get(key)
+    if steps is None:
+        index[key] = [step]
+        return
+    steps.append(step)
+    if len(steps) > EQUALS:
+        del steps[0]
 
 
 def _remove(index: dict[Any, list[Step]], key: Any, step: Step) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import orjson
 
 from proxy.model import Hints, Identity, Item
+from proxy.threads import EQUALS
 from proxy.verdict import Terminal
 from tests.play import (
     Play,
@@ -513,6 +514,18 @@ def test_long_sessions_stay_small() -> None:
     assert len(scope.replies) < 48
     assert len(scope.calls) < 48
     assert play.tracker.shelf.held_bytes < 200_000
+
+
+def test_a_question_asked_endlessly_is_looked_up_among_its_newest_only() -> None:
+    play = Play()
+    first = request(TASK)
+    for _ in range(3 * EQUALS):
+        play.step(first, said("A demo project."))
+    scope = next(iter(play.tracker.shelf.scopes.values()))
+    for index in (scope.asks, scope.replies, scope.sayings):
+        assert max(map(len, index.values())) == EQUALS
+    play.step(grown(first, assistant(said("A demo project.")), user("Thanks.")), said("Gladly."))
+    assert play.shape()[-1] == [[[[3 * EQUALS - 1]], [[3 * EQUALS]]]]
 
 
 def test_many_threads_stay_bounded() -> None:
