@@ -98,7 +98,8 @@ def _overlap(base: bytes, body: bytes, splice: Splice | None) -> tuple[int, int]
     """How far two bodies agree from both ends. The splice is a claim: it is compared before use."""
     if splice is not None and splice.prefix + splice.suffix <= min(len(base), len(body)):
         prefix, suffix = splice.prefix, splice.suffix
-        if base[:prefix] == body[:prefix] and base[len(base) - suffix :] == body[len(body) - suffix :]:
+        known = memoryview(base)  # compared in place: a copy of a long history costs more than comparing
+        if body.startswith(known[:prefix]) and body.endswith(known[len(base) - suffix :]):
             return prefix, suffix
     prefix = common_prefix(base, body)
     return prefix, common_suffix(base, body, prefix)
