@@ -232,8 +232,11 @@ def _after_ask(scope: Scope, request: ModelRequest, name: bytes, at: int) -> Ite
 
 
 def _replaced(step: Step, came_back: Sequence[Item], client: bool | None) -> bool:
-    """Whether other words than the reply's may stand in its place: nothing else explains the history."""
-    if not step.whole or client or step.index > 0:
+    """Whether other words than the reply's may stand in its place: nothing else explains the history.
+
+    A first message may be that of many conversations; a history with a past is one conversation's.
+    """
+    if not step.whole or client or step.index > 0 or step.thread.partial:
         return True
     return bool(step.calls) == any(item.kind == "tool_call" for item in came_back)
 

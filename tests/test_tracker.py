@@ -215,6 +215,14 @@ def test_a_rewritten_reply_is_known() -> None:
         assert placed.matched_by == "prefix"
 
 
+def test_a_history_with_a_past_goes_on_whatever_stands_in_the_place_of_its_reply() -> None:
+    play = Play()
+    first = request(TASK, assistant(said("Let me look."), call(ID)), results(result(ID)))
+    play.step(first, said("A demo project."))
+    play.step(grown(first, assistant(call(OTHER)), results(result(OTHER))), said("Done."))
+    assert [len(thread["turns"][0]["steps"]) for thread in play.threads()] == [2]
+
+
 def test_gemini_ids_that_the_client_made_up_pair_by_name_and_order() -> None:
     play = Play()
     first = request(TASK)
