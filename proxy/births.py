@@ -61,6 +61,7 @@ class Births:
             key=key,
             client=request.hints.client,
             last_ns=arrival.now_ns,
+            began_ns=arrival.now_ns,
         )
         if key is not None:
             scope.sessions[key] = session
@@ -92,6 +93,7 @@ class Births:
             tools=frozenset(tool.name for tool in request.tools),
             partial=parent is None and _has_past(request),
             last_ns=arrival.now_ns,
+            began_ns=arrival.now_ns,
         )
         self._shelf.add(thread)
         self._emit(telling.thread_start(thread, exchange, by, arrival.now_ns))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
 
-from proxy.chain import Chain, Ruling
+from proxy.chain import Chain, Point, Ruling
 from proxy.codings import Undecodable, decode_body
 from proxy.model import (
     Attempt,
@@ -35,12 +35,12 @@ from proxy.model import (
     Usage,
 )
 from proxy.placement import Placement
-from proxy.ports import Dialect, Sink, Unreadable, View
+from proxy.ports import Dialect, Sink, Tab, Unreadable, View
 from proxy.reading import Library
 from proxy.redact import redact_headers, redact_target
 from proxy.tap import Tap
 from proxy.tracker import Tracker
-from proxy.verdict import Finding, Reply, Terminal
+from proxy.verdict import Edit, Finding, Reply, Terminal
 
 
 class DialectTable(Protocol):
@@ -94,6 +94,8 @@ class Core:
         self.sink = sink
         self.settings = settings
         self.on_fault = on_fault
+        self.reserves = False
+        """The shell reserves in a ledger first and then admits or refuses; else ``open`` admits."""
         self.unmodelled: dict[str, int] = {}
         """Exchanges that we carried and did not read, by reason."""
 
@@ -136,7 +138,8 @@ class Opened:
 
     __slots__ = (
         "_arrived_ns", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes", "_received",
-        "_response", "_splice", "_tap", "body", "exchange", "placement", "refusal", "request",
+        "_reply", "_response", "_tap", "_waits", "body", "exchange", "placement", "plain_bytes", "refusal", "request",
+        "splice", "tab",
     )  # fmt: skip
 
     def __init__(self, core: Core, exchange: Exchange, body: bytes | None) -> None:
@@ -147,8 +150,15 @@ class Opened:
         self.refusal: Reply | None = None
         self.placement: Placement | None = None
         self._dialect: Dialect | None = None
-        self._splice: Splice | None = None
+        self.splice: Splice | None = None
+        self.plain_bytes = len(self.body)
+        """Length of the body without its content encoding."""
+        self.tab: Tab | None = None
+        """What was reserved for this exchange; it is told how the exchange ended, once."""
+        self._waits = False
+        """Nothing has gone upstream yet (known only where the shell reserves first)."""
         self._tap: Tap | None = None
+        self._reply: Outcome | None = None
         self._response: ResponseHead | None = None
         self._first_output_ns: int | None = None
         self._kept: list[bytes] | None = [] if core.settings.record_bodies and body is not None else None
@@ -166,20 +176,56 @@ class Opened:
             raise Unreadable("no model call")
         self._dialect = dialect
         plain = decode_body(self.body, exchange.head.get(b"content-encoding"), core.settings.max_decoded)
+        self.plain_bytes = len(plain)
         reading = core.library.read(dialect, exchange, plain)
         if plain is self.body:
-            self._splice = reading.splice
+            self.splice = reading.splice
         self.request = reading.request
         if reading.request.operation in ("count", "other"):
             self._unmodelled(f"{reading.request.operation}, no step")
             return
         self.placement = core.tracker.place(exchange, reading.request, now_ns)
-        ruling = core.chain.judge("step_start", self._view(now_ns, None), self.placement.memories)
-        self._apply(ruling, now_ns)
+        if self.placement.new_turn:
+            self._judge("turn_start", now_ns)
+        self._judge("step_start", now_ns)
         if self.refusal is None and refused is not None:
             core.tracker.refuse(self.placement, refused, now_ns)
+        elif self.refusal is None and core.reserves:
+            self._waits = True
         elif self.refusal is None:
             core.tracker.admit(self.placement, now_ns)
+
+    # -- the verdict of the ledger, where the shell asked for one
+
+    def admit(self, now_ns: int) -> None:
+        """What this request may cost is held: it may go out."""
+        if self.placement is not None and self.refusal is None:
+            self._core.tracker.admit(self.placement, now_ns)
+
+    def refuse(self, why: Terminal, reply: Reply | None, now_ns: int) -> None:
+        """It may not; ``reply`` where no dialect knows how to say so."""
+        if self.placement is not None:
+            self._core.tracker.refuse(self.placement, why, now_ns)
+        if self._dialect is not None and reply is None:
+            reply = self._dialect.refusal(self.request, why, self.exchange.id)
+        self.refusal = reply
+
+    def clamp(self, most: int) -> None:
+        """Ask for no more output than was held."""
+        if self._dialect is not None and self.request is not None:
+            edit = Edit("clamp", max_output_tokens=most)
+            self.body = self._dialect.edit_request(self.body, self.request, [edit])
+
+    def sent(self) -> None:
+        """The request is on its way: from here on it may cost something."""
+        self._waits = False
+
+    def _judge(self, point: Point, now_ns: int, attempt: Attempt | None = None) -> None:
+        """Ask the policies at one point, and do what they say."""
+        core, placement = self._core, self.placement
+        assert placement is not None
+        if core.chain.links and self.refusal is None or point == "step_end":
+            self._apply(core.chain.judge(point, self._view(now_ns, attempt), placement.memories), now_ns)
 
     def _apply(self, ruling: Ruling, now_ns: int) -> None:
         """Book what the chain said, and act on it where it may act."""
@@ -243,6 +289,9 @@ class Opened:
             if self.placement is not None:
                 self._settle(end, now_ns)
         finally:
+            if self.tab is not None:
+                status = self._response.status if self._response is not None else None
+                self.tab.end(end, status, now_ns)
             self._capture_end(end, now_ns)
 
     def _settle(self, end: EndKind, now_ns: int) -> None:
@@ -259,24 +308,24 @@ class Opened:
             cost = core.prices.cost(request, reply, usage, self.exchange.upstream, self._arrived_ns)
             if guessed and cost.quality == "measured":
                 cost = Cost(cost.usd, "estimated")
-        core.tracker.close(
-            placement,
-            Attempt(
-                outcome=outcome,
-                end=end,
-                reply=reply,
-                usage=usage,
-                cost=cost,
-                status=self._response.status if self._response is not None else None,
-                arrived_ns=self._arrived_ns,
-                ended_ns=now_ns,
-                first_output_ns=self._first_output_ns,
-                item_ns=self._tap.item_ns if self._tap is not None else (),
-                streaming=request.stream,
-                request_bytes=len(self.body),
-                response_bytes=self._received,
-            ),
+        attempt = Attempt(
+            outcome=outcome,
+            end=end,
+            reply=reply,
+            usage=usage,
+            cost=cost,
+            status=self._response.status if self._response is not None else None,
+            arrived_ns=self._arrived_ns,
+            ended_ns=now_ns,
+            first_output_ns=self._first_output_ns,
+            item_ns=self._tap.item_ns if self._tap is not None else (),
+            streaming=request.stream,
+            request_bytes=len(self.body),
+            response_bytes=self._received,
         )
+        if self.tab is not None:
+            self.tab.settle(attempt, now_ns)
+        core.tracker.close(placement, attempt)
         ruling = core.chain.judge("step_end", self._view(now_ns, reply), placement.memories)
         self._apply(ruling, now_ns)
 
@@ -298,7 +347,7 @@ class Opened:
             return None, False
         if reply.usage is not None and (reply.whole or outcome == "complete"):
             return reply.usage, False
-        if self._response is None:
+        if self._response is None and (outcome != "client_gone" or self._waits):
             return None, False
         return self._core.prices.estimate(reply, len(self.body)), True
 
@@ -308,9 +357,18 @@ class Opened:
         counts = self._core.unmodelled
         counts[why] = counts.get(why, 0) + 1
 
-    def _view(self, now_ns: int, outcome: Outcome | None) -> View:
+    def _price(self, usage: Usage) -> Cost:
+        """What other numbers of tokens would have cost."""
+        request, upstream = self.request, self.exchange.upstream
+        assert request is not None
+        assert upstream is not None
+        reply = self._reply if self._reply is not None else Outcome()
+        return self._core.prices.cost(request, reply, usage, upstream, self._arrived_ns)
+
+    def _view(self, now_ns: int, attempt: Attempt | None) -> View:
         placement = self.placement
         assert placement is not None
+        self._reply = attempt.reply if attempt is not None else None
         return View(
             now_ns=now_ns,
             mode=self._core.chain.mode,
@@ -319,9 +377,21 @@ class Opened:
             turn=placement.turn,
             step=placement.step,
             step_index=placement.step_index,
+            number=self.exchange.number,
+            kind=placement.kind,
+            relation=placement.relation,
+            attempt_index=placement.attempt,
+            new_turn=placement.new_turn,
+            upstream=self.exchange.upstream,
             request=self.request,
             previous=placement.previous,
-            outcome=outcome,
+            answered=placement.answered,
+            delta=placement.delta,
+            answers=placement.answers,
+            results=placement.results,
+            outcome=self._reply,
+            attempt=attempt,
+            price=self._price if attempt is not None else None,
         )
 
     def _finding(self, finding: Finding, now_ns: int) -> Record:
@@ -359,7 +429,7 @@ class Opened:
                 target=redact_target(head.target),
                 headers=redact_headers(head.headers),
                 body=self.body if self._kept is not None else None,
-                splice=self._splice,
+                splice=self.splice,
                 labels=exchange.identity.labels,
                 session=placement.session if placement is not None else None,
                 thread=placement.thread if placement is not None else None,

@@ -224,6 +224,7 @@ class LiveExchange:
             if last and chunked:
                 first += LAST_CHUNK
         self.relay.attach(connection)
+        self._watch.sent()
         connection.begin(
             self.relay,
             head.method,

@@ -31,7 +31,13 @@ def head(thread: Thread) -> dict[str, Any]:
         "id": thread.id,
         "keys": sorted(keys),
         "scope": thread.scope.name,
-        "session": {"id": session.id, "by": session.by, "key": session.key, "client": session.client},
+        "session": {
+            "id": session.id,
+            "by": session.by,
+            "key": session.key,
+            "client": session.client,
+            "began_ns": session.began_ns,
+        },
         "main": session.main is thread,
         "kind": thread.kind,
         "dialect": thread.dialect,
@@ -46,6 +52,7 @@ def head(thread: Thread) -> dict[str, Any]:
         "step_count": thread.step_count,
         "hint_turn": thread.hint_turn,
         "conversation": thread.conversation,
+        "began_ns": thread.began_ns,
         "last_ns": thread.last_ns,
         "memories": {name: dict(memory) for name, memory in thread.memories.items()},
         "turn": _turn(turn) if turn is not None else None,
@@ -75,6 +82,7 @@ def revive(value: Mapping[str, Any], shelf: Shelf) -> Thread | None:
         turns=value["turns"],
         hint_turn=value["hint_turn"],
         conversation=value["conversation"],
+        began_ns=value.get("began_ns", value["last_ns"]),
         last_ns=value["last_ns"],
         memories=dict(value["memories"]),
     )
@@ -102,6 +110,7 @@ def _session(value: Mapping[str, Any], scope: Scope) -> Session:
     if known is not None:
         return known
     session = Session(told["id"], told["by"], key, told["client"], value["last_ns"])
+    session.began_ns = told.get("began_ns", value["last_ns"])
     if key is not None:
         scope.sessions[key] = session
     return session
@@ -116,6 +125,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "by": turn.by,
         "steps": turn.steps,
         "bill": _bill(turn.bill),
+        "began_ns": turn.began_ns,
         "last_ns": turn.last_ns,
         "refused_ns": turn.refused_ns,
     }

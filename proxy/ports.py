@@ -8,7 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from proxy.model import CaptureEnd, CaptureStart, Event, Head, Message, ModelRequest, Outcome, Record
+from proxy.model import (
+    Attempt,
+    CaptureEnd,
+    CaptureStart,
+    EndKind,
+    Event,
+    Head,
+    Message,
+    ModelRequest,
+    Outcome,
+    Record,
+)
 from proxy.verdict import (
     Alert,
     Balance,
@@ -78,6 +89,19 @@ class Dialect(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """A tool result that a request brings, and the pending call that it answers."""
+
+    result: Item
+    tool: str
+    call_id: str | None
+    """The provider's id of the call, where the result may bear the client's."""
+    arguments: str
+    digest: bytes
+    """Identity of the call: tool and canonical arguments."""
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """What a policy sees: frozen facts of one moment, and its own memory."""
 
@@ -88,11 +112,33 @@ class View:
     turn: str
     step: str
     step_index: int
+    """Number of the step in its turn, from 0."""
+    number: int = 0
+    """Number of the exchange."""
+    kind: ThreadKind = "main"
+    relation: str = "new"
+    """How the request belongs to its thread: attempt, continue, epoch, fork, sibling, new."""
+    attempt_index: int = 0
+    """0 for a step's first attempt."""
+    new_turn: bool = False
+    upstream: Upstream | None = None
     request: ModelRequest | None = None
     previous: ModelRequest | None = None
     """The thread's request before this one, as far as it is still at hand."""
+    answered: ModelRequest | None = None
+    """The newest request of the thread, before this one, that got a whole reply; may be gone, too."""
+    delta: tuple[Item, ...] = ()
+    """Items that the request newly brings."""
+    answers: tuple[Answer, ...] = ()
+    """Results among them, with the calls that they answer."""
+    results: tuple[Item, ...] = ()
+    """The same results alone."""
     outcome: Outcome | None = None
-    results: tuple[Any, ...] = ()
+    """The reply (``step_end``)."""
+    attempt: Attempt | None = None
+    """How the attempt ended: outcome, usage, cost (``step_end``)."""
+    price: Callable[[Usage], Cost] | None = None
+    """What other numbers of tokens would have cost at this request's model (``step_end``)."""
     balances: Mapping[str, Balance] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
 
@@ -189,6 +235,18 @@ class Ledger(Protocol):
 
     async def close(self) -> None:
         """Tell what is still to be told, as far as possible, and let go."""
+        ...
+
+
+class Tab(Protocol):
+    """What was reserved for one exchange. Plain calls; the first one counts."""
+
+    def settle(self, attempt: Attempt, now_ns: int) -> None:
+        """The attempt is over, and this is what it took."""
+        ...
+
+    def end(self, end: EndKind, status: int | None, now_ns: int) -> None:
+        """The exchange is over; what it took is not known, unless ``settle`` came before."""
         ...
 
 

@@ -32,6 +32,10 @@ class Opened(Protocol):
         """The request as read, None where no dialect reads it. Opaque to the wire."""
         ...
 
+    def sent(self) -> None:
+        """The request is on its way."""
+        ...
+
     def respond(self, head: ResponseHead, now_ns: int) -> None: ...
 
     def feed(self, data: bytes, now_ns: int) -> None:
@@ -116,6 +120,14 @@ class Watch:
     def edited(self, body: bytes) -> bytes:
         """The body to send: as it came, unless an edit was made."""
         return self._opened.body if self._opened is not None and not self.failed else body
+
+    def sent(self) -> None:
+        """The request is on its way."""
+        if self._opened is not None and not self.failed:
+            try:
+                self._opened.sent()
+            except Exception as error:  # noqa: BLE001
+                self.fault("sent", error)
 
     def respond(self, head: ResponseHead) -> None:
         if self._opened is not None and not self.failed:

@@ -52,6 +52,8 @@ class Session:
     key: tuple[str, str] | None
     client: str
     last_ns: int
+    began_ns: int = 0
+    """When its first request came."""
     main: "Thread | None" = None
     threads: int = 0
     """Those at hand."""
@@ -117,6 +119,8 @@ class Turn:
     by: str | None = None
     steps: int = 0
     bill: Bill = field(default_factory=Bill)
+    began_ns: int = 0
+    """When its first request came."""
     last_ns: int = 0
     refused_ns: int | None = None
     """When we last refused one of its requests."""
@@ -156,6 +160,8 @@ class Step:
     """Names of the provider's summary blocks in the reply, each found by itself."""
     text: str = ""
     calls: list[Call] = field(default_factory=list)
+    brought: tuple[Item, ...] = ()
+    """Results that its request brings, until it goes out."""
     early: list[Item] = field(default_factory=list)
     """Results that came before their call had been read to its end."""
     response_id: str | None = None
@@ -207,10 +213,14 @@ class Thread:
     """The client has just asked for a summary: its next history may be another."""
     conversation: str | None = None
     """The provider's name of a history that it holds for this thread."""
+    began_ns: int = 0
+    """When its first request came."""
     last_ns: int = 0
     memories: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     request: ModelRequest | None = None
     """Its newest request, as long as the memory for such lasts."""
+    answered: ModelRequest | None = None
+    """Its newest request that got a whole reply, as long."""
     weight: int = 0
     """Rough bytes that it holds."""
 

@@ -51,6 +51,7 @@ from proxy.placing import (
     served_by,
     task_of,
 )
+from proxy.ports import Answer
 from proxy.reading import fold
 from proxy.shelf import Shelf
 from proxy.threads import Call, Step, Thread, Turn, said
@@ -114,7 +115,7 @@ class Tracker:
         thread = placement.thread_state
         if thread.client_session is not None and thread.kind != "side":
             scope.agents[thread.client_session, thread.agent] = thread
-        placement.previous = thread.request
+        placement.previous, placement.answered = thread.request, thread.answered
         self.shelf.keep_request(thread, exchange, request)
         thread.hint_turn = request.hints.turn or thread.hint_turn
         thread.last_ns = thread.session.last_ns = placement.step_state.turn.last_ns = now_ns
@@ -138,7 +139,13 @@ class Tracker:
         """One more attempt of a step."""
         arrival.scope.add_ask(step, arrival.ask)
         placement = Placement(
-            arrival.exchange, arrival.request, step, step.attempts, matched_by="prefix", relation="attempt"
+            arrival.exchange,
+            arrival.request,
+            step,
+            step.attempts,
+            results=step.brought,
+            matched_by="prefix",
+            relation="attempt",
         )
         step.attempts += 1
         step.closed = False
@@ -209,6 +216,7 @@ class Tracker:
         if parent is not None and kind == "subagent":
             parent_turn = parent.turn
         thread = self._births.thread(arrival, session, kind, parent, parent_turn, by)
+        _inherit(thread, origin)
         if kind == "main" and session.main is None:
             session.main = thread
         pending = [(origin, call) for call in origin.pending] if origin is not None else []
@@ -227,6 +235,7 @@ class Tracker:
         running = parent if parent is not None else session.main
         parent_turn = running.turn if running is not None else None
         thread = self._births.thread(arrival, session, "side", parent, parent_turn, match.by)
+        _inherit(thread, base)
         if parent_turn is None or not parent_turn.open:
             session.unjoined = [s for s in session.unjoined if now_ns - s.last_ns <= JOIN_NS][-15:]
             session.unjoined.append(thread)
@@ -247,6 +256,7 @@ class Tracker:
         if step.started:
             return
         step.started = True
+        step.brought = ()
         step.arrived_ns = placement.exchange.arrived_ns
         step.place = step.turn.steps
         step.turn.steps += 1
@@ -258,7 +268,7 @@ class Tracker:
         turn = placement.step_state.turn
         turn.refused_ns = now_ns
         turn.last_ns = now_ns
-        if turn.open:
+        if turn.open and why.retry_after_s is None:  # who is only to wait comes again
             self._end_turn(turn, refusal_cause(why.cause))
 
     def remember(self, placement: Placement, memories: Mapping[str, Mapping[str, Any]]) -> None:
@@ -309,6 +319,8 @@ class Tracker:
         thread, turn = step.thread, step.turn
         scope = thread.scope
         scope.drop_reply(step)
+        if thread.request is not None:  # else it was let go of, with all that it shares
+            thread.answered = placement.request
         step.whole = True
         step.reply = fold(step.ask, reply.items)
         step.said = said(reply.items)
@@ -393,7 +405,9 @@ class Tracker:
 
     def _open_turn(self, thread: Thread, arrival: Arrival) -> Turn:
         now_ns = arrival.now_ns
-        turn = Turn(self.new_id("trn_", arrival.exchange.id), thread.turns, thread, last_ns=now_ns)
+        turn = Turn(
+            self.new_id("trn_", arrival.exchange.id), thread.turns, thread, began_ns=now_ns, last_ns=now_ns
+        )
         thread.turns += 1
         thread.turn = turn
         self.emit(telling.turn_start(turn, now_ns))
@@ -438,6 +452,7 @@ class Tracker:
             attempts=1,
             model=arrival.request.model,
         )
+        step.brought = tuple(item for item, _, _ in delta.answers)
         arrival.scope.add_step(step)
         self.shelf.weigh(thread)
         self._tell_input(step, delta, exchange, arrival.now_ns)
@@ -447,7 +462,7 @@ class Tracker:
             step,
             0,
             delta=delta.items,
-            results=tuple(item for item, _, _ in delta.answers),
+            results=step.brought,
             matched_by=match.by,
             relation=match.relation,
             rewritten=match.rewritten,
@@ -492,6 +507,12 @@ class Tracker:
                     record.time_ns, record.type, record.session, record.thread, record.turn, None, record.data
                 )
             self.emit(record)
+
+
+def _inherit(thread: Thread, origin: Step | None) -> None:
+    """A thread that shares another's history begins with what policies know of that history."""
+    if origin is not None:
+        thread.memories = dict(origin.thread.memories)
 
 
 def _others_running(thread: Thread, step: Step) -> bool:

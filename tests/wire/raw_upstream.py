@@ -288,6 +288,9 @@ class Recorded:
         self.ends: list[EndKind] = []
         self._thinker = thinker
 
+    def sent(self) -> None:
+        """The request is on its way."""
+
     def respond(self, head: ResponseHead, now_ns: int) -> None:
         self._thinker.maybe_fail("respond")
         self.response = head
