@@ -8,7 +8,7 @@ was sent back by a client: reasoning, then text, then calls, each at most once b
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -16,7 +16,8 @@ import orjson
 from proxy.dialects import chat_message
 from proxy.dialects.chat_stream import ChatDecoder
 from proxy.dialects.compat import cap_field, nudge_role
-from proxy.dialects.hints import read_hints
+from proxy.dialects.hints import last_ask, read_hints
+from proxy.dialects.memo import Remembered
 from proxy.dialects.openai_errors import error_object, refuse
 from proxy.dialects.refusals import plain_words, refusal_fields
 from proxy.dialects.splice import append_to_list, lower_number, set_field, span_of
@@ -37,6 +38,10 @@ class OpenAIChat:
     name = "openai_chat"
     list_key = "messages"
 
+    def __init__(self) -> None:
+        self._tools = Remembered(_tools)
+        self._functions = Remembered(_functions)
+
     def read_message(self, raw: Any) -> Message:
         """Read one element of ``messages``."""
         return chat_message.read_message(raw)
@@ -51,7 +56,6 @@ class OpenAIChat:
             if deployment is None and not messages:
                 raise Unreadable("a chat completion without model and messages")
             model = deployment[1] if deployment is not None else ""
-        system, ask = _system_and_ask(messages)
         bound = fields.get("response_format")
         return ModelRequest(
             dialect="openai_chat",
@@ -60,9 +64,9 @@ class OpenAIChat:
             stream=fields.get("stream") is True,
             messages=messages,
             list_key=self.list_key,
-            tools=tuple(_tools(fields)),
+            tools=self._tools(fields.get("tools")) + self._functions(fields.get("functions")),
             max_output_tokens=_cap(fields),
-            hints=read_hints(head, fields, system=system, ask=ask),
+            hints=read_hints(head, fields, system=_begin(messages), ask=last_ask(messages)),
             output_schema=isinstance(bound, dict) and bound.get("type") == "json_schema",
             options={name: value for name, value in fields.items() if name not in _UNTOLD},
         )
@@ -106,29 +110,32 @@ class OpenAIChat:
 # -- reading
 
 
-def _system_and_ask(messages: Sequence[Message]) -> tuple[str, str]:
-    """The instructions' beginning and the last words of the user."""
-    system = next(
-        (item.text for m in messages[:4] for item in m.items if item.kind == "system" and item.text), ""
-    )
-    for message in reversed(messages[-4:]):
-        if message.role == "user":
-            return system, next((item.text for item in reversed(message.items) if item.kind == "user"), "")
-    return system, ""
+def _begin(messages: Sequence[Message]) -> str:
+    """The instructions, where the list begins with them."""
+    items = messages[0].items if messages else ()
+    return next((item.text for item in items if item.kind == "system"), "")
 
 
-def _tools(fields: Mapping[str, Any]) -> Iterable[Tool]:
-    for key in ("tools", "functions"):
-        listed = fields.get(key)
-        for raw in listed if isinstance(listed, list) else ():
-            if not isinstance(raw, dict):
-                continue
+def _tools(listed: Any) -> tuple[Tool, ...]:
+    tools: list[Tool] = []
+    for raw in listed if isinstance(listed, list) else ():
+        if isinstance(raw, dict):
             kind = str(raw.get("type", "function"))
             inner = raw.get(kind)
             name = (inner if isinstance(inner, dict) else raw).get("name")
-            server = key == "tools" and kind not in ("function", "custom")
-            digest = item_digest("tool", "system", canonical(without_marks(raw, chat_message.MARKS)))
-            yield Tool(name if isinstance(name, str) else kind, digest, server)
+            server = kind not in ("function", "custom")
+            tools.append(Tool(name if isinstance(name, str) else kind, _digest(raw), server))
+    return tuple(tools)
+
+
+def _functions(listed: Any) -> tuple[Tool, ...]:
+    """The older form, without a type."""
+    raws = [raw for raw in listed if isinstance(raw, dict)] if isinstance(listed, list) else []
+    return tuple(Tool(str(raw.get("name", "")), _digest(raw)) for raw in raws)
+
+
+def _digest(raw: Any) -> bytes:
+    return item_digest("tool", "system", canonical(without_marks(raw, chat_message.MARKS)))
 
 
 def _cap(fields: Mapping[str, Any]) -> int | None:

@@ -7,13 +7,14 @@ The one invariant: whatever stands in ``input``, string or items, is read as one
 one a top-level item.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from proxy.dialects import responses_item
-from proxy.dialects.hints import read_hints
+from proxy.dialects.hints import last_ask, read_hints
+from proxy.dialects.memo import Remembered
 from proxy.dialects.openai_errors import error_object, refuse
 from proxy.dialects.refusals import plain_words, refusal_fields
 from proxy.dialects.responses_stream import ResponsesDecoder
@@ -38,6 +39,9 @@ class OpenAIResponses:
 
     name = "openai_responses"
     list_key = "input"
+
+    def __init__(self) -> None:
+        self._tools = Remembered(_tools)
 
     def read_message(self, raw: Any) -> Message:
         """Read one element of ``input``, or a string that stands in its place."""
@@ -67,7 +71,6 @@ class OpenAIResponses:
                     digest=digest,
                 ),
             )
-        begin, ask = _system_and_ask(system, messages)
         text = fields.get("text")
         bound = text.get("format") if isinstance(text, dict) else None
         cap = fields.get(_CAP)
@@ -81,9 +84,9 @@ class OpenAIResponses:
             messages=messages,
             list_key=self.list_key,
             system=system,
-            tools=tuple(_tools(fields.get("tools"))),
+            tools=self._tools(fields.get("tools")),
             max_output_tokens=cap if isinstance(cap, int) and not isinstance(cap, bool) else None,
-            hints=read_hints(head, fields, system=begin, ask=ask),
+            hints=read_hints(head, fields, system=_begin(system, messages), ask=last_ask(messages)),
             held=held,
             output_schema=isinstance(bound, dict) and bound.get("type") == "json_schema",
             options={name: value for name, value in fields.items() if name not in _UNTOLD},
@@ -150,24 +153,20 @@ def _held(fields: Mapping[str, Any]) -> str | None:
     return conversation if isinstance(conversation, str) and conversation else None
 
 
-def _system_and_ask(system: tuple[Item, ...], messages: Sequence[Message]) -> tuple[str, str]:
-    """The instructions' beginning and the last words of the user."""
-    items = [*system, *(item for message in messages[:4] for item in message.items)]
-    begin = next((item.text for item in items if item.kind == "system" and item.text), "")
-    for message in reversed(messages[-4:]):
-        if message.role == "user":
-            return begin, next((item.text for item in reversed(message.items) if item.kind == "user"), "")
-    return begin, ""
+def _begin(system: tuple[Item, ...], messages: Sequence[Message]) -> str:
+    """The instructions, here or at the begin of the list."""
+    items = (*system, *(messages[0].items if messages else ()))
+    return next((item.text for item in items if item.kind == "system"), "")
 
 
-def _tools(listed: Any) -> Iterable[Tool]:
+def _tools(listed: Any) -> tuple[Tool, ...]:
+    tools: list[Tool] = []
     for raw in listed if isinstance(listed, list) else ():
-        if not isinstance(raw, dict):
-            continue
-        inner = raw.get("tools") if raw.get("type") == "namespace" else None
-        for one in inner if isinstance(inner, list) else [raw]:
-            if isinstance(one, dict):
-                yield _tool(one)
+        if isinstance(raw, dict):
+            inner = raw.get("tools") if raw.get("type") == "namespace" else None
+            named = inner if isinstance(inner, list) else [raw]
+            tools.extend(_tool(one) for one in named if isinstance(one, dict))
+    return tuple(tools)
 
 
 def _tool(raw: Mapping[str, Any]) -> Tool:
