@@ -138,8 +138,8 @@ class Opened:
 
     __slots__ = (
         "_arrived_ns", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes", "_received",
-        "_reply", "_response", "_tap", "_waits", "body", "exchange", "placement", "plain_bytes", "refusal", "request",
-        "splice", "tab",
+        "_reply", "_response", "_tap", "_waits", "body", "exchange", "placement", "plain_bytes", "refusal",
+        "request", "splice", "tab",
     )  # fmt: skip
 
     def __init__(self, core: Core, exchange: Exchange, body: bytes | None) -> None:
@@ -224,7 +224,7 @@ class Opened:
         """Ask the policies at one point, and do what they say."""
         core, placement = self._core, self.placement
         assert placement is not None
-        if core.chain.links and self.refusal is None or point == "step_end":
+        if core.chain.links and (self.refusal is None or point == "step_end"):
             self._apply(core.chain.judge(point, self._view(now_ns, attempt), placement.memories), now_ns)
 
     def _apply(self, ruling: Ruling, now_ns: int) -> None:
@@ -303,7 +303,7 @@ class Opened:
         outcome = attempt_outcome(end, self._response, reply)
         usage, guessed = self._usage(outcome, reply)
         if usage is None:
-            cost = Cost(None, "unpriced") if outcome in ("cut", "client_gone") else NOTHING
+            cost = NOTHING
         else:
             cost = core.prices.cost(request, reply, usage, self.exchange.upstream, self._arrived_ns)
             if guessed and cost.quality == "measured":
@@ -326,8 +326,7 @@ class Opened:
         if self.tab is not None:
             self.tab.settle(attempt, now_ns)
         core.tracker.close(placement, attempt)
-        ruling = core.chain.judge("step_end", self._view(now_ns, reply), placement.memories)
-        self._apply(ruling, now_ns)
+        self._judge("step_end", now_ns, attempt)
 
     def _finish(self) -> Outcome:
         """The reply as far as it came and could be read."""

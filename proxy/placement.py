@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.model import Exchange, Item, MatchedBy, ModelRequest, ThreadKind
+from proxy.ports import Answer
 from proxy.threads import Step, Thread
 
 
@@ -24,8 +25,14 @@ class Placement:
     """Items that this request newly brings."""
     results: tuple[Item, ...] = ()
     """Those of them that answer pending calls."""
+    answers: tuple[Answer, ...] = ()
+    """The same, each with the call that it answers."""
+    brought: tuple[tuple[str, bool], ...] = ()
+    """The same by tool and whether it is an error; also in another try of what has not gone out yet."""
     previous: ModelRequest | None = None
     """The thread's request before this one, as far as it is still at hand."""
+    answered: ModelRequest | None = None
+    """The newest one before this that got a whole reply."""
     matched_by: MatchedBy = "prefix"
     relation: str = "new"
     new_turn: bool = False

@@ -4,7 +4,7 @@ Dialects, policies, stores, ledgers and exporters implement these protocols and 
 other. Pure ports are plain functions on values; only ports that wait are ``async``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,13 +12,18 @@ from proxy.model import (
     Attempt,
     CaptureEnd,
     CaptureStart,
+    Cost,
     EndKind,
     Event,
     Head,
+    Item,
     Message,
     ModelRequest,
     Outcome,
     Record,
+    ThreadKind,
+    Upstream,
+    Usage,
 )
 from proxy.verdict import (
     Alert,

@@ -64,7 +64,7 @@ class Shelf:
             name, size = self._requests.popitem(last=False)
             self._request_bytes -= size
             if name in self.threads:
-                self.threads[name].request = None
+                self.threads[name].request = self.threads[name].answered = None
 
     def slim(self, thread: Thread) -> None:
         """Let go of texts that are no longer compared."""

@@ -160,8 +160,8 @@ class Step:
     """Names of the provider's summary blocks in the reply, each found by itself."""
     text: str = ""
     calls: list[Call] = field(default_factory=list)
-    brought: tuple[Item, ...] = ()
-    """Results that its request brings, until it goes out."""
+    brought: tuple[tuple[str, bool], ...] = ()
+    """Results that its request brings (tool, whether an error), until it goes out."""
     early: list[Item] = field(default_factory=list)
     """Results that came before their call had been read to its end."""
     response_id: str | None = None

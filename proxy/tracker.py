@@ -143,7 +143,7 @@ class Tracker:
             arrival.request,
             step,
             step.attempts,
-            results=step.brought,
+            brought=step.brought,
             matched_by="prefix",
             relation="attempt",
         )
@@ -269,7 +269,8 @@ class Tracker:
         turn.refused_ns = now_ns
         turn.last_ns = now_ns
         if turn.open and why.retry_after_s is None:  # who is only to wait comes again
-            self._end_turn(turn, refusal_cause(why.cause))
+            by = "operator" if why.cause == "interrupted" else None
+            self._end_turn(turn, refusal_cause(why.cause), by)
 
     def remember(self, placement: Placement, memories: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep what policies want to know at the thread's next request."""
@@ -452,7 +453,7 @@ class Tracker:
             attempts=1,
             model=arrival.request.model,
         )
-        step.brought = tuple(item for item, _, _ in delta.answers)
+        step.brought = tuple((call.name, item.is_error) for item, _, call in delta.answers)
         arrival.scope.add_step(step)
         self.shelf.weigh(thread)
         self._tell_input(step, delta, exchange, arrival.now_ns)
@@ -462,7 +463,12 @@ class Tracker:
             step,
             0,
             delta=delta.items,
-            results=step.brought,
+            results=tuple(item for item, _, _ in delta.answers),
+            answers=tuple(
+                Answer(item, call.name, call.id, call.arguments, call.digest)
+                for item, _, call in delta.answers
+            ),
+            brought=step.brought,
             matched_by=match.by,
             relation=match.relation,
             rewritten=match.rewritten,
