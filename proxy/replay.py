@@ -44,7 +44,7 @@ from proxy.model import (
 from proxy.reading import Library
 from proxy.tracker import Tracker
 from proxy.trees import Forest
-from proxy.verdict import Terminal
+from proxy.verdict import STOPPED, Terminal
 
 _APIS: tuple[tuple[re.Pattern[str], Api], ...] = (
     (re.compile(r"/messages(/|$)"), "anthropic"),
@@ -331,8 +331,9 @@ def _refusal(response: ResponseHead | None) -> Terminal:
     told = (response.get(b"x-looptap-refused") if response is not None else None) or b""
     code, *pairs = told.decode("latin-1").split("; ")
     fields = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    cause = _CAUSES.get(fields.get("dimension", ""), "policy")
-    return Terminal("deny", fields.pop("policy", ""), code, "", cause, fields)
+    cause = "interrupted" if code == STOPPED else _CAUSES.get(fields.get("dimension", ""), "policy")
+    wait = 1 if response is not None and response.status == 429 else None
+    return Terminal("deny", fields.pop("policy", ""), code, "", cause, fields, wait)
 
 
 def _text(value: Mapping[str, Any], key: str) -> str:

@@ -63,6 +63,10 @@ class Terminal:
     retry_after_s: int | None = None
 
 
+STOPPED = "looptap_stopped"
+"""Code of a refusal because an operator stopped the turn, thread, session or key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What one policy, and then the whole chain, answers."""
@@ -101,6 +105,32 @@ class Claim:
     """Set the counter to this first (a streak, a time that ran), instead of summing it up."""
     alert_at: tuple[int, ...] = ()
     """Shares of the limit at which to tell somebody, in ten-thousandths, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one request takes at the most, and of whom: the facts by which budgets claim."""
+
+    subjects: Mapping[Scope, str]
+    """Who it is by scope: ids of step, turn (the root's), thread, session; names of key, team, org,
+    model, upstream. What is not known is absent."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    steps: int = 0
+    """1 for a new step; further attempts and side calls are none."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    least_output: int = 0
+    """Below so many tokens a lowered limit would be of no use."""
+    spend_nano: int | None = 0
+    """None: nobody knows its price."""
+    input_nano: int = 0
+    """The part of it that no output adds to."""
+    calls: Mapping[str, int] = field(default_factory=dict)
+    """Results that it brings, by tool."""
+    streaks: Mapping[str, int] = field(default_factory=dict)
+    """Error results in a row, by tool."""
+    ran_ms: Mapping[Scope, int] = field(default_factory=dict)
+    """Since the first request of step, turn, thread and session."""
 
 
 Spend = Mapping[str, int | None] | Sequence[int | None]
@@ -238,8 +268,11 @@ def to_usd(nano: int) -> Decimal:
     return Decimal(nano).scaleb(-9)
 
 
-def public_amount(dimension: str, amount: int) -> int | str:
-    """An amount as people and ``--json`` get it: money as decimal text without needless zeros."""
+def public_amount(dimension: str, amount: int) -> int | float | str:
+    """An amount as people and ``--json`` get it: money as decimal text without needless zeros, time in
+    seconds."""
+    if dimension == "wall_clock":
+        return amount // 1000 if amount % 1000 == 0 else amount / 1000
     if dimension != "spend_usd":
         return amount
     text = f"{to_usd(amount):f}".rstrip("0")

@@ -63,7 +63,7 @@ def refusal_fields(
 
 def refused_field(why: Terminal) -> bytes:
     """``x-looptap-refused``: the code, then every field as ``; name=value``."""
-    parts = [why.code, f"policy={why.policy}", *(f"{name}={value}" for name, value in why.fields.items())]
+    parts = [why.code, f"policy={why.policy}", *(f"{n}={v}" for n, v in why.fields.items() if v is not None)]
     return _latin("; ".join(part for part in parts if part))
 
 

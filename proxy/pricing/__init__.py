@@ -22,7 +22,7 @@ from proxy.pricing.cards import FEES, PriceTable, RateCard, build
 from proxy.pricing.library import card_for
 from proxy.pricing.terms import Said, said
 
-__all__ = ["Pricing", "RateCard", "upper_bound", "usd_text"]
+__all__ = ["Pricing", "RateCard", "choices", "output_bound", "upper_bound", "usd_text"]
 
 UNPRICED = Cost(None, "unpriced")
 FREE = Cost(Decimal(0), "measured")
@@ -148,11 +148,7 @@ class Pricing:
 
 def upper_bound(request: ModelRequest, card: RateCard, input_tokens_bound: int) -> Decimal:
     """The most that a request can cost: every token of the prompt at its dearest, the whole output."""
-    limit = card.output_limit or facts.DEFAULT_OUTPUT_LIMIT
-    output = min(request.max_output_tokens, limit) if request.max_output_tokens is not None else limit
-    choices = request.options.get("n")
-    if isinstance(choices, int) and choices > 1:
-        output *= choices
+    output = output_bound(request, card)
     reachable = [band for band in card.bands if band.above < input_tokens_bound]
     worst = max(
         input_tokens_bound * max(band.dearest_input, band.dearest_long_write if card.split_matters else 0)
@@ -161,6 +157,19 @@ def upper_bound(request: ModelRequest, card: RateCard, input_tokens_bound: int) 
         for band in reachable or card.bands[:1]
     )
     return Decimal(worst) * card.quantum
+
+
+def output_bound(request: ModelRequest, card: RateCard | None) -> int:
+    """The most tokens that a request can be answered with, in all of its choices."""
+    limit = (card.output_limit if card is not None else None) or facts.DEFAULT_OUTPUT_LIMIT
+    output = min(request.max_output_tokens, limit) if request.max_output_tokens is not None else limit
+    return output * choices(request)
+
+
+def choices(request: ModelRequest) -> int:
+    """How many answers a request asks for."""
+    wanted = request.options.get("n")
+    return wanted if isinstance(wanted, int) and wanted > 1 else 1
 
 
 def usd_text(amount: Decimal) -> str:

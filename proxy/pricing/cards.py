@@ -137,6 +137,8 @@ class RateCard:
     split_matters: bool = False
     """Writes for an hour cost more, so a reply must say how many there were."""
     output_limit: int | None = None
+    context_window: int | None = None
+    """The most tokens that a prompt can have; None where the list does not say."""
     valid_from_ns: int = 0
     valid_until_ns: int = FOREVER
 
@@ -263,6 +265,7 @@ def build(
     long_known: bool = True,
     split_matters: bool = False,
     output_limit: int | None = None,
+    context_window: int | None = None,
     valid_from_ns: int = 0,
     valid_until_ns: int = FOREVER,
 ) -> RateCard:
@@ -289,6 +292,7 @@ def build(
         long_known=long_known,
         split_matters=split_matters,
         output_limit=output_limit,
+        context_window=context_window,
         valid_from_ns=valid_from_ns,
         valid_until_ns=valid_until_ns,
     )

@@ -217,6 +217,7 @@ def _card(
         long_known=long_known,
         split_matters=split_matters,
         output_limit=_output_limit(model, context_window),
+        context_window=context_window,
         valid_from_ns=valid_from_ns,
         valid_until_ns=valid_until_ns,
     )

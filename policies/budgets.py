@@ -1,0 +1,287 @@
+"""Budgets: what a request has to have held before it goes out, and what is said when it cannot be.
+
+A rule over values: the ledger holds, the purse asks it, pricing knows the worst case; here stand only
+which budgets a request falls under, under which subject, with which amount, and the words of a
+refusal. The one invariant: whatever a budget limits is claimed for every request that it matches; a
+request that lacks the scope's fact (a label, a turn) falls under the subject ``(none)``.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from proxy.verdict import (
+    STOPPED,
+    Balance,
+    Claim,
+    Demand,
+    Refusal,
+    Terminal,
+    public_amount,
+    rfc3339,
+)
+
+NONE = "(none)"
+"""The subject of a request that lacks the fact a scope asks for."""
+SHARES = 10_000
+PACE = "requests_per_minute"
+SPEND = "spend_usd"
+
+Reached = Literal["deny", "message", "warn", "observe"]
+
+_LIFE_SCOPES = frozenset({"step", "turn", "thread", "session"})
+_CAUSES: Mapping[str, str] = {
+    "steps": "steps",
+    "input_tokens": "tokens",
+    "output_tokens": "tokens",
+    "total_tokens": "tokens",
+    SPEND: "spend",
+    "wall_clock": "wall_clock",
+    "calls": "calls",
+    "tool_retries": "tool_retries",
+}
+_UNITS: Mapping[str, str] = {
+    "steps": "steps",
+    "input_tokens": "input tokens",
+    "output_tokens": "output tokens",
+    "total_tokens": "tokens",
+    SPEND: "USD",
+    "wall_clock": "seconds",
+    PACE: "requests a minute",
+    "calls": "calls of {tool}",
+    "tool_retries": "failed calls of {tool} in a row",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A cap as configured, in whole units: spend in nano-dollars, time in milliseconds."""
+
+    name: str
+    scope: str
+    window: str
+    """``life`` where the scope ends by itself."""
+    limits: Mapping[str, int]
+    """By dimension, but for ``calls``."""
+    calls: Mapping[str, int] = field(default_factory=dict)
+    """Most calls by tool name; names may hold ``*``."""
+    hard_at: int = SHARES
+    """Ten-thousandths of the limit at which requests stop."""
+    alert_at: tuple[int, ...] = ()
+    on_exhausted: Reached = "deny"
+    clamp: bool = False
+    upstreams: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+    @property
+    def acts(self) -> bool:
+        """Whether it refuses, and does not only tell."""
+        return self.on_exhausted in ("deny", "message")
+
+    def matches(self, subjects: Mapping[str, str]) -> bool:
+        """Whether a request falls under it. A model that is not known may be any."""
+        return (
+            _fits(self.upstreams, subjects.get("upstream", ""))
+            and _fits(self.keys, subjects.get("key", ""))
+            and ("model" not in subjects or _fits(self.models, subjects["model"]))
+        )
+
+
+class Budgets:
+    """The budgets of one configuration."""
+
+    def __init__(self, budgets: Sequence[Budget]) -> None:
+        self.by_name = {budget.name: budget for budget in budgets}
+        self._all = tuple(budgets)
+
+    def caps_spend(self, subjects: Mapping[str, str]) -> Budget | None:
+        """The first budget that stops this traffic at an amount of money."""
+        for budget in self._all:
+            if budget.acts and SPEND in budget.limits and budget.matches(subjects):
+                return budget
+        return None
+
+    def claims(self, demand: Demand) -> list[Claim]:
+        """What must be held for a request, budget by budget."""
+        found: list[Claim] = []
+        for budget in self._all:
+            if budget.matches(demand.subjects):
+                found += _claims(budget, demand)
+        return found
+
+    def refusal(self, why: Refusal, *, now_ns: int) -> Terminal:
+        """What the client is told: which limit, how far, until when, and how to go on."""
+        if why.claim is None or why.balance is None:
+            return _stopped(why.stopped or "")
+        claim, balance = why.claim, why.balance
+        budget = self.by_name.get(claim.budget)
+        dimension, _, tool = claim.dimension.partition(":")
+        pace = dimension == PACE
+        fields = _fields(claim, balance, dimension, tool)
+        retry_s = None
+        if pace and balance.resets_at_ns is not None:
+            retry_s = max(1, -(-(balance.resets_at_ns - now_ns) // 1_000_000_000))
+        message = f"Looptap: {_state(claim, balance, dimension, tool)}. {fields['how_to_go_on']}."
+        return Terminal(
+            "message" if budget is not None and budget.on_exhausted == "message" and not pace else "deny",
+            "budgets",
+            _code(dimension),
+            message,
+            _CAUSES.get(dimension, "policy"),
+            fields,
+            retry_s,
+        )
+
+
+def _code(dimension: str) -> str:
+    if dimension == PACE:
+        return "looptap_request_pace"
+    return "looptap_step_limit" if dimension == "steps" else "looptap_budget_exceeded"
+
+
+def _fits(patterns: Sequence[str], name: str) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+# -- claims
+
+
+def _claims(budget: Budget, demand: Demand) -> Iterator[Claim]:
+    subject = _subject(budget.scope, demand)
+    for dimension, limit in budget.limits.items():
+        if dimension == "tool_retries":
+            for tool, streak in demand.streaks.items():
+                yield _claim(budget, subject, f"tool_retries:{tool}", limit, 0, level=streak)
+        elif dimension == "wall_clock":
+            ran_ms = demand.ran_ms.get(budget.scope, 0)
+            yield _claim(budget, subject, dimension, limit, 0, level=ran_ms)
+        else:
+            amount, least = _amounts(dimension, demand)
+            if amount:
+                minimum = least if budget.clamp and least < amount else None
+                yield _claim(budget, subject, dimension, limit, amount, minimum=minimum)
+    for pattern, limit in budget.calls.items():
+        amount = sum(count for tool, count in demand.calls.items() if fnmatchcase(tool, pattern))
+        if amount:
+            yield _claim(budget, subject, f"calls:{pattern}", limit, amount)
+
+
+def _subject(scope: str, demand: Demand) -> str:
+    if scope.startswith("label:"):
+        return demand.labels.get(scope[6:]) or NONE
+    return demand.subjects.get(scope) or NONE
+
+
+def _amounts(dimension: str, demand: Demand) -> tuple[int, int]:
+    """The worst case of a dimension, and the least with which it would still go out."""
+    tokens_in, tokens_out, least = demand.input_tokens, demand.output_tokens, demand.least_output
+    match dimension:
+        case "steps":
+            return demand.steps, demand.steps
+        case "input_tokens":
+            return tokens_in, tokens_in
+        case "output_tokens":
+            return tokens_out, least
+        case "total_tokens":
+            return tokens_in + tokens_out, tokens_in + least
+        case "spend_usd":
+            spend, fixed = demand.spend_nano or 0, demand.input_nano
+            share = -(-(spend - fixed) * least // tokens_out) if tokens_out else 0
+            return spend, min(spend, fixed + share)
+        case _:
+            return 1, 1
+
+
+def _claim(
+    budget: Budget,
+    subject: str,
+    dimension: str,
+    limit: int,
+    amount: int,
+    *,
+    level: int | None = None,
+    minimum: int | None = None,
+) -> Claim:
+    pace = dimension == PACE
+    return Claim(
+        budget=budget.name,
+        scope=budget.scope,
+        subject=subject,
+        dimension=dimension,
+        window="minute" if pace else budget.window,
+        amount=amount,
+        limit=limit,
+        hard=limit * budget.hard_at // SHARES,
+        minimum=minimum,
+        level=level,
+        alert_at=() if pace else budget.alert_at,
+    )
+
+
+# -- words
+
+
+def _fields(claim: Claim, balance: Balance, dimension: str, tool: str) -> dict[str, object]:
+    resets = rfc3339(balance.resets_at_ns) if balance.resets_at_ns is not None else None
+    fields: dict[str, object] = {
+        "budget": claim.budget,
+        "scope": claim.scope,
+        "subject": claim.subject,
+        "dimension": dimension,
+        "limit": public_amount(dimension, balance.limit),
+        "used": public_amount(dimension, balance.used),
+        "reserved": public_amount(dimension, balance.reserved),
+        "resets_at": resets,
+    }
+    if tool:
+        fields["tool"] = tool
+    if claim.amount and dimension != PACE:
+        fields["needed"] = public_amount(dimension, claim.amount)
+    fields["how_to_go_on"] = _how(claim, dimension, resets)
+    return fields
+
+
+def _state(claim: Claim, balance: Balance, dimension: str, tool: str) -> str:
+    unit = _UNITS[dimension].format(tool=tool)
+    used, limit = public_amount(dimension, balance.used), public_amount(dimension, balance.limit)
+    held = (
+        f", {public_amount(dimension, balance.reserved)} held for requests under way"
+        if balance.reserved
+        else ""
+    )
+    stops = ""
+    if balance.hard != balance.limit:
+        stops = f", stops at {public_amount(dimension, balance.hard)}"
+    need = ""
+    if claim.amount > 1:
+        need = f", and this request may take {public_amount(dimension, claim.amount)}"
+    return (
+        f"budget {claim.budget!r} of {claim.scope} {claim.subject} is used up: "
+        f"{used} of {limit} {unit}{stops}{held}{need}"
+    )
+
+
+def _how(claim: Claim, dimension: str, resets: str | None) -> str:
+    if dimension == PACE:
+        return "Try again after the time given"
+    amount = {"spend_usd": "USD", "wall_clock": "30m"}.get(dimension, "N")
+    command = f"looptap topup {claim.budget} --subject {claim.subject} --add {amount}"
+    if dimension != SPEND:
+        command += f" --dimension {claim.dimension}"
+    wait = f", or wait until {resets}" if resets is not None else ""
+    fresh = ", or begin anew" if claim.scope in _LIFE_SCOPES and resets is None else ""
+    return f"To go on: {command}{wait}{fresh}"
+
+
+def _stopped(name: str) -> Terminal:
+    how = f"To go on: looptap stop --lift {name}"
+    return Terminal(
+        "deny",
+        "budgets",
+        STOPPED,
+        f"Looptap: an operator has stopped {name}. {how}.",
+        "interrupted",
+        {"stopped": name, "how_to_go_on": how},
+    )
