@@ -10,7 +10,7 @@ and counts as having said nothing.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from proxy.model import Event
 from proxy.ports import Policy, View
@@ -125,10 +125,10 @@ class Chain:
                     edits.append(edit)
                 else:
                     withheld.append(Withheld(policy.name, edit.kind))
-            wish = decision.terminal
-            if wish is None:
+            if decision.terminal is None:
                 continue
-            if acting and link.may(wish.kind):
+            wish = _formed(decision.terminal, link.action, point)
+            if acting and (link.may(wish.kind) or (wish.any_form and link.action in _TERMINALS)):
                 terminal = _stronger(terminal, wish)
             else:
                 withheld.append(Withheld(policy.name, wish.kind, wish.code))
@@ -145,6 +145,14 @@ def _ask(policy: Policy, point: Point, view: View) -> Decision:
             return policy.step_end(view)
         case "turn_end":
             return policy.turn_end(view)
+
+
+def _formed(wish: Terminal, action: Action, point: str) -> Terminal:
+    """A wish that leaves its form open, in the form of the action. Only a running stream can be cut."""
+    if not wish.any_form or action not in _TERMINALS:
+        return wish
+    form = "deny" if action == "cut" and point != "delta" else action
+    return replace(wish, kind=cast(Any, form))
 
 
 def _stronger(one: Terminal | None, other: Terminal) -> Terminal:

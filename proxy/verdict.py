@@ -61,6 +61,8 @@ class Terminal:
     """The turn's cause when this refusal ends it."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     retry_after_s: int | None = None
+    any_form: bool = False
+    """The policy wants it ended and leaves to its configured action how."""
 
 
 STOPPED = "looptap_stopped"

@@ -89,6 +89,34 @@ def test_a_terminal_needs_an_action_that_covers_it(action: Action, kind: str, ac
     assert [w.kind for w in ruling.withheld] == ([] if acts else [kind])
 
 
+@pytest.mark.parametrize(
+    ("action", "point", "kind"),
+    [
+        ("message", "step_start", "message"),
+        ("deny", "step_start", "deny"),
+        ("hold", "step_start", "hold"),
+        ("cut", "step_start", "deny"),
+        ("observe", "step_start", None),
+        ("nudge", "step_start", None),
+    ],
+)
+def test_a_policy_may_leave_the_form_of_the_end_to_its_action(
+    action: Action, point: Any, kind: str | None
+) -> None:
+    wish = Terminal("deny", "p", "code", "words", any_form=True)
+    ruling = Chain([Link(Says("p", Decision(terminal=wish)), action)]).judge(point, VIEW, {})
+    assert (ruling.terminal.kind if ruling.terminal is not None else None) == kind
+    assert [w.kind for w in ruling.withheld] == (["deny"] if kind is None else [])
+
+
+def test_a_running_stream_is_cut_where_the_action_is_cut() -> None:
+    wish = Terminal("deny", "p", "code", "words", any_form=True)
+    chain = Chain([Link(Says("p", Decision(terminal=wish), wants_deltas=True), "cut")])
+    ruling = chain.delta(VIEW, Event("usage"), {})
+    assert ruling.terminal is not None
+    assert ruling.terminal.kind == "cut"
+
+
 def test_observe_mode_withholds_everything_and_says_so() -> None:
     answer = Decision(edits=(Edit("nudge", "go on"),), terminal=terminal("deny"))
     ruling = Chain([Link(Says("p", answer), "deny")], mode="observe").judge("step_start", VIEW, {})
