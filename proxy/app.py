@@ -150,7 +150,11 @@ class _Parts:
             chain=Chain(mode=settings.mode, on_fault=self._caught),
             prices=Pricing(settings.prices),
             sink=self.outbox,
-            settings=CoreSettings(record_bodies=record_bodies, max_decoded=int(settings.limits.decoded)),
+            settings=CoreSettings(
+                record_bodies=record_bodies,
+                response_headers=settings.response_headers,
+                max_decoded=int(settings.limits.decoded),
+            ),
             on_fault=self._caught,
         )
 

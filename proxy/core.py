@@ -67,6 +67,8 @@ class CoreSettings:
     """``record: full``: bodies go to the record and previews into items."""
     max_decoded: int = 128_000_000
     """Bytes that a decoded copy of one body may take."""
+    response_headers: bool = False
+    """Tell the client on each answer where it stands in the tree: ``x-looptap-session`` and so on."""
     max_reply: int = 64_000_000
     """Bytes of one reply kept for the record; a longer one is recorded without its body."""
 
@@ -139,7 +141,7 @@ class Opened:
     __slots__ = (
         "_arrived_ns", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes", "_received",
         "_reply", "_response", "_tap", "_waits", "body", "exchange", "placement", "plain_bytes", "refusal",
-        "request", "splice", "tab",
+        "request", "splice", "tab", "warnings",
     )  # fmt: skip
 
     def __init__(self, core: Core, exchange: Exchange, body: bytes | None) -> None:
@@ -149,6 +151,8 @@ class Opened:
         self.request: ModelRequest | None = None
         self.refusal: Reply | None = None
         self.placement: Placement | None = None
+        self.warnings: tuple[str, ...] = ()
+        """What policies warned of before the request went out: ``policy/kind``."""
         self._dialect: Dialect | None = None
         self.splice: Splice | None = None
         self.plain_bytes = len(self.body)
@@ -233,6 +237,8 @@ class Opened:
         assert placement is not None
         for finding in ruling.findings:
             core.sink.put(self._finding(finding, now_ns))
+            if finding.severity != "info":
+                self.warnings += (f"{finding.policy}/{finding.kind}",)
         if ruling.memories:
             core.tracker.remember(placement, ruling.memories)
         if ruling.terminal is not None and self._dialect is not None and ruling.terminal.kind != "cut":
@@ -242,6 +248,16 @@ class Opened:
             self.body = self._dialect.edit_request(self.body, self.request, ruling.edits)
 
     # -- the reply
+
+    @property
+    def stamps(self) -> tuple[tuple[bytes, bytes], ...]:
+        """``x-looptap-session|thread|turn|step|warning`` for the answer, where the settings ask for them."""
+        placement = self.placement
+        if placement is None or not self._core.settings.response_headers:
+            return ()
+        names = ("session", "thread", "turn", "step")
+        told = tuple((f"x-looptap-{n}".encode(), getattr(placement, n).encode()) for n in names)
+        return told + tuple((b"x-looptap-warning", warning.encode()) for warning in self.warnings)
 
     def respond(self, head: ResponseHead, now_ns: int) -> None:
         """The upstream's head has come."""

@@ -152,8 +152,9 @@ class Relay:
         self._chunked = framing is Framing.CHUNKED and not request.http_1_0
         if framing is Framing.UNTIL_CLOSE or self._pulse.stopping:
             self.reusable = False
+        fields = head.headers + stamps if (stamps := self._watch.stamps) else head.headers
         self._out = response_head(
-            head.status, head.reason, head.headers, close=not self.reusable, chunked=not request.http_1_0
+            head.status, head.reason, fields, close=not self.reusable, chunked=not request.http_1_0
         )
         if request.upgrade:
             self._client.no_tunnel()

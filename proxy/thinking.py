@@ -32,6 +32,11 @@ class Opened(Protocol):
         """The request as read, None where no dialect reads it. Opaque to the wire."""
         ...
 
+    @property
+    def stamps(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Fields of our own for the answer's head; none unless the configuration asks for them."""
+        ...
+
     def sent(self) -> None:
         """The request is on its way."""
         ...
@@ -116,6 +121,10 @@ class Watch:
     @property
     def refusal(self) -> Reply | None:
         return self._opened.refusal if self._opened is not None and not self.failed else None
+
+    @property
+    def stamps(self) -> tuple[tuple[bytes, bytes], ...]:
+        return self._opened.stamps if self._opened is not None and not self.failed else ()
 
     def edited(self, body: bytes) -> bytes:
         """The body to send: as it came, unless an edit was made."""

@@ -282,6 +282,7 @@ class Recorded:
         self.given = body
         self.body = body if thinker.edit is None or body is None else thinker.edit(body)
         self.refusal: Reply | None = thinker.refuse
+        self.stamps: tuple[tuple[bytes, bytes], ...] = ()
         self.request: Any = object() if body is not None else None
         self.response: ResponseHead | None = None
         self.data = b""
