@@ -292,14 +292,22 @@ class _Drain:
         self._writer.close()
 
     def _pass(self) -> bool:
-        """Write all that is there; True where upkeep wants to go on at once."""
+        """Write what is there; True where upkeep wants to go on at once.
+
+        What comes meanwhile waits for the next pass, unless it is a batch already: under load many
+        small transactions would cost several times what few large ones do.
+        """
         outbox = self._outbox
-        while self._batch or self._marks or outbox._queue:
+        enough = 1
+        while self._batch or self._marks or len(outbox._queue) >= enough:
             if not self._batch and not self._marks:
                 self._take()
             if not self._write():
                 return False
-        self._clear_at = time.monotonic()
+            if not self._closing:
+                enough = BATCH_ENTRIES
+        if not outbox._queue:
+            self._clear_at = time.monotonic()
         return self._tidy()
 
     def _take(self) -> None:
