@@ -96,11 +96,16 @@ class Budgets:
         self.by_name = {budget.name: budget for budget in budgets}
         self._all = tuple(budgets)
 
-    def caps_spend(self, subjects: Mapping[str, str]) -> Budget | None:
+    def acts(self, budget: str) -> bool:
+        """Whether a budget refuses, and does not only tell."""
+        known = self.by_name.get(budget)
+        return known is not None and known.acts
+
+    def caps_spend(self, subjects: Mapping[str, str]) -> str | None:
         """The first budget that stops this traffic at an amount of money."""
         for budget in self._all:
             if budget.acts and SPEND in budget.limits and budget.matches(subjects):
-                return budget
+                return budget.name
         return None
 
     def claims(self, demand: Demand) -> list[Claim]:
@@ -133,6 +138,27 @@ class Budgets:
             fields,
             retry_s,
         )
+
+    def unpriced(self, budget: str, what: str) -> Terminal:
+        """Nobody knows what it would cost, and a budget wants to know."""
+        known = self.by_name[budget]
+        how = "To go on: add a rule to `prices`, or set `unmodelled` to pass or to a hold_usd"
+        limit = public_amount(SPEND, known.limits[SPEND])
+        fields: dict[str, object] = {
+            "budget": budget,
+            "scope": known.scope,
+            "dimension": SPEND,
+            "limit": limit,
+            "how_to_go_on": how,
+        }
+        message = f"Looptap: budget {budget!r} caps spend at {limit} USD, and {what} is not known. {how}."
+        return Terminal("deny", "budgets", "looptap_unpriced", message, "spend", fields)
+
+    def away(self) -> Terminal:
+        """The ledger cannot be asked."""
+        how = "To go on: bring the ledger back, or set `ledger.away` to open"
+        message = f"Looptap: the ledger of budgets cannot be reached, so nothing can be held. {how}."
+        return Terminal("deny", "budgets", "looptap_ledger_away", message, "policy", {"how_to_go_on": how})
 
 
 def _code(dimension: str) -> str:

@@ -120,7 +120,8 @@ class Core:
         except Exception as error:  # noqa: BLE001 - a bug of ours: this exchange is relayed unseen
             self.on_fault("open", error)
             opened._unmodelled("internal fault")
-        opened._capture_start(now_ns)
+        if not opened._waits:
+            opened._capture_start(now_ns)
         return opened
 
     def relay(self, exchange: Exchange, now_ns: int) -> "Opened":
@@ -139,7 +140,7 @@ class Opened:
     """One exchange on its way: ``respond``, ``feed`` and, exactly once, ``close``."""
 
     __slots__ = (
-        "_arrived_ns", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes", "_received",
+        "_arrived_ns", "_captured", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes", "_received",
         "_reply", "_response", "_tap", "_waits", "body", "exchange", "placement", "plain_bytes", "refusal",
         "request", "splice", "tab", "warnings",
     )  # fmt: skip
@@ -159,6 +160,7 @@ class Opened:
         """Length of the body without its content encoding."""
         self.tab: Tab | None = None
         """What was reserved for this exchange; it is told how the exchange ended, once."""
+        self._captured = False
         self._waits = False
         """Nothing has gone upstream yet (known only where the shell reserves first)."""
         self._tap: Tap | None = None
@@ -205,6 +207,7 @@ class Opened:
         """What this request may cost is held: it may go out."""
         if self.placement is not None and self.refusal is None:
             self._core.tracker.admit(self.placement, now_ns)
+        self._capture_start(now_ns)
 
     def refuse(self, why: Terminal, reply: Reply | None, now_ns: int) -> None:
         """It may not; ``reply`` where no dialect knows how to say so."""
@@ -213,12 +216,17 @@ class Opened:
         if self._dialect is not None and reply is None:
             reply = self._dialect.refusal(self.request, why, self.exchange.id)
         self.refusal = reply
+        self._capture_start(now_ns)
 
-    def clamp(self, most: int) -> None:
-        """Ask for no more output than was held."""
-        if self._dialect is not None and self.request is not None:
-            edit = Edit("clamp", max_output_tokens=most)
-            self.body = self._dialect.edit_request(self.body, self.request, [edit])
+    def clamp(self, most: int) -> bool:
+        """Ask for no more output than was held. False: the body could not be edited."""
+        if self._dialect is None or self.request is None:
+            return False
+        edited = self._dialect.edit_request(self.body, self.request, [Edit("clamp", max_output_tokens=most)])
+        done = edited != self.body
+        if done:
+            self.body, self.splice = edited, None
+        return done
 
     def sent(self) -> None:
         """The request is on its way: from here on it may cost something."""
@@ -308,6 +316,7 @@ class Opened:
             if self.tab is not None:
                 status = self._response.status if self._response is not None else None
                 self.tab.end(end, status, now_ns)
+            self._capture_start(now_ns)
             self._capture_end(end, now_ns)
 
     def _settle(self, end: EndKind, now_ns: int) -> None:
@@ -429,6 +438,10 @@ class Opened:
         )
 
     def _capture_start(self, now_ns: int) -> None:
+        """Record the request as it goes out, once."""
+        if self._captured:
+            return
+        self._captured = True
         exchange, placement = self.exchange, self.placement
         upstream = exchange.upstream
         head = exchange.head
