@@ -63,6 +63,7 @@ def check(settings: Settings, source: Source) -> Iterator[Problem]:
     yield from _budgets(settings, source, names)
     yield from _keys(settings, source, names)
     yield from _plugins(settings, source)
+    yield from _not_built(settings, source)
     for index, rule in enumerate(settings.prices):
         yield from _price_upstream(source, ("prices", index, "upstream"), rule.upstream, names)
     if settings.ledger.lease is not None and settings.ledger.url is None:
@@ -74,6 +75,24 @@ def check(settings: Settings, source: Source) -> Iterator[Problem]:
         yield source.problem(
             ("time_zone",), f"{show(settings.time_zone)} is no time zone", "such as UTC or Europe/Berlin"
         )
+
+
+def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
+    """What the file format foresees and this version does not do: refused, never silently ignored."""
+    if "otlp" in settings.exporters:
+        hint = "remove it; jsonl and prometheus are there"
+        yield source.problem(("exporters", "otlp"), "this version exports no traces", hint, at_key=True)
+    if settings.traceparent == "join":
+        yield source.problem(("traceparent",), "this version exports no traces to join", "remove it")
+    for name, policy in settings.policies.items():
+        if policy.action in _LATER:
+            hint = "use observe, warn, deny or message"
+            yield source.problem(("policies", name, "action"), f"{policy.action} is not built yet", hint)
+
+
+_LATER = frozenset({"nudge", "repair", "clamp", "land", "cut", "hold"})
+"""Actions that a policy may wish for and the chain only records: an edit that is not put back in each
+later request would break prompt caches and bound thinking."""
 
 
 def _upstreams(settings: Settings, source: Source, names: Names) -> Iterator[Problem]:

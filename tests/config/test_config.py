@@ -369,7 +369,7 @@ def test_secrets_print_as_dots(write) -> None:
     ledger: {url: "rediss://user:hunter2@redis.example:6379/0"}
     webhooks: [{url: "https://hooks.example/hunter2", headers: {Authorization: "Bearer hunter2"}}]
     upstreams: {acme: {url: "https://a.example", api: openai, api_key: hunter2}}
-    exporters: {otlp: {headers: {authorization: hunter2}}}
+    exporters: {jsonl: {path: /var/log/hunter2.jsonl}}
     """
     settings = load(write(text), environ={})
     shown = (
@@ -464,6 +464,9 @@ def test_yes_and_no_are_words(write) -> None:
         ("store: {recrod: full}", "store.recrod", "did you mean record?"),
         ("policies: {repeat: {}}", "policies.repeat", "did you mean repeats?"),
         ("exporters: {otel: {}}", "exporters.otel", "did you mean otlp?"),
+        ("exporters: {otlp: {}}", "exporters.otlp", "this version exports no traces"),
+        ("traceparent: join", "traceparent", "no traces to join"),
+        ("policies: {repeats: {action: nudge}}", "policies.repeats.action", "nudge is not built yet"),
         ("mode: enforced", "mode", "did you mean enforce?"),
         ("default_upstream: antropic", "default_upstream", "did you mean anthropic?"),
         ("time_zone: Berlin", "time_zone", "Europe/Berlin"),
