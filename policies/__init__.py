@@ -1,1 +1,12 @@
-"""Policies: pure rules over the views that the core hands them. Table name → class in ``TABLE``."""
+"""Policies: pure rules over the views that the core hands them. Table name → class in ``TABLE``.
+
+The order of the table is the order of the chain. A policy of one's own is named in the entry point
+group ``looptap.policies`` and comes after these.
+"""
+
+from collections.abc import Mapping
+
+from policies.base import Policy
+
+TABLE: Mapping[str, type[Policy]] = {}
+"""Name → class, one entry a line."""

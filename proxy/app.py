@@ -21,15 +21,13 @@ from aiohttp import web
 
 from exporters.jsonl import JsonlExporter
 from exporters.prometheus import PrometheusExporter
-from proxy import admin, dialects
+from proxy import admin, dialects, rulebook
 from proxy.catalog import RecordCatalog
-from proxy.chain import Chain
 from proxy.config import ConfigError, Settings, explain, exporter_options, upstreams
 from proxy.core import Core, CoreSettings
 from proxy.dial import TlsSettings
-from proxy.model import Identity, Record
+from proxy.model import Record
 from proxy.outbox import Limits, Outbox
-from proxy.payers import Payers
 from proxy.ports import Exporter
 from proxy.pricing import Pricing
 from proxy.reading import Library
@@ -37,6 +35,7 @@ from proxy.record import Keep, Reader, RecordMissing, RecordWriter
 from proxy.routes import RouteTable
 from proxy.server import Server
 from proxy.tracker import Tracker
+from proxy.treasury import Treasury
 from proxy.upstream import UpstreamPool
 from proxy.wire import WireLimits
 
@@ -120,12 +119,13 @@ class _Parts:
         writer = RecordWriter(self.data_dir, keep=keep, warn=warn)
         self.outbox = Outbox(writer, self._exporters(), limits=Limits(), warn=warn)
         self.core = self._core()
+        self.treasury = Treasury(settings, self.core, warn)
         self.server = Server(
             self._routes(settings),
             self.core,
             UpstreamPool(tls=_tls(settings)),
             WireLimits(max_buffered=int(settings.limits.max_buffered)),
-            _payers(settings),
+            self.treasury.identify,
             self._fault,
             on_internal_error=settings.on_internal_error,
             on_abort=settings.on_abort,
@@ -147,7 +147,7 @@ class _Parts:
             dialects=dialects.match,
             library=Library(int(settings.limits.body_cache)),
             tracker=tracker,
-            chain=Chain(mode=settings.mode, on_fault=self._caught),
+            chain=rulebook.chain(settings, self._caught),
             prices=Pricing(settings.prices),
             sink=self.outbox,
             settings=CoreSettings(
@@ -172,6 +172,7 @@ class _Parts:
     # -- life
 
     async def start(self) -> Running:
+        await self.treasury.start(self.server.shell)
         listen, admin_address = self.settings.listen, self.settings.admin
         host, port = await self.server.start(listen.host, listen.port)
         self.outbox.start()
@@ -198,6 +199,7 @@ class _Parts:
         if (pulse := self._tasks.pop("pulse", None)) is not None:
             pulse.cancel()
             await asyncio.wait({pulse})
+        await self.treasury.close()
         self.put_heads()
         self.outbox.stop_exporting()
         if (exporting := self._tasks.pop("exporters", None)) is not None:
@@ -221,12 +223,13 @@ class _Parts:
         """Put new settings in place; what an exchange began with stays its own."""
         shell = self.server.shell
         shell.routes = self._routes(settings)
-        shell.identify = _payers(settings)
         shell.on_internal_error = settings.on_internal_error
         shell.on_abort = settings.on_abort
         shell.refuse_websocket = _enforces(settings)
-        self.core.prices = Pricing(settings.prices)
-        self.core.chain.mode = settings.mode
+        self.core.prices = prices = Pricing(settings.prices)
+        self.treasury.reload(settings, prices)
+        shell.identify = self.treasury.identify
+        self.core.chain = rulebook.chain(settings, self._caught)
         self.core.tracker.idle_after_ns = settings.idle_after.ns
         self.settings = settings
 
@@ -237,6 +240,7 @@ class _Parts:
             try:
                 self.core.tick(time.time_ns())
                 self.put_heads()
+                await self.treasury.look(self.server.shell)
             except Exception as error:  # noqa: BLE001 - ours: the next beat tries again
                 self.server.shell.faults.caught("pulse", error)
 
@@ -276,6 +280,7 @@ class _Parts:
             "record_write_errors_total": sum(box.write_errors.values()),
             "export_dropped_total": sum(lane.dropped for lane in box.exporters),
             "export_failures_total": sum(lane.failures for lane in box.exporters),
+            **self.treasury.readings(),
             "uptime_seconds": (time.time_ns() - self._started_ns) / 1e9,
         }
 
@@ -297,20 +302,6 @@ class JsonlOptions:
     """Options of the ``jsonl`` exporter."""
 
     path: str
-
-
-def _payers(settings: Settings) -> Payers:
-    return Payers(
-        {
-            key.sha256: Identity(
-                key.name,
-                key.team,
-                settings.teams[key.team].org if key.team in settings.teams else "default",
-                dict(key.labels),
-            )
-            for key in settings.keys
-        }
-    )
 
 
 def _tls(settings: Settings) -> dict[str, TlsSettings]:

@@ -74,7 +74,7 @@ class Chain:
     ) -> None:
         self.links = tuple(links)
         self.mode = mode
-        self._on_fault = on_fault
+        self.on_fault = on_fault
         self._watchers = tuple(link for link in self.links if link.policy.wants_deltas)
 
     @property
@@ -114,7 +114,7 @@ class Chain:
             try:
                 decision = ask(policy, replace(view, memory=memories.get(policy.name, {})))
             except Exception as error:  # noqa: BLE001 - a policy's bug must cost its own findings, not the traffic
-                self._on_fault(f"policy {policy.name}.{point}", error)
+                self.on_fault(f"policy {policy.name}.{point}", error)
                 continue
             findings.extend(decision.findings)
             if decision.memory is not None:

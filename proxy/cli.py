@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 import orjson
 
-from proxy import app, demo
+from proxy import app, demo, rulebook
 from proxy import replay as offline
 from proxy import run as wrapped
 from proxy.app import stderr_warning as warn
@@ -458,6 +458,7 @@ def replay_command(common: Common, files: tuple[Path, ...]) -> None:
     tree, problems = offline.run(
         files,
         upstreams=upstreams(settings),
+        chain=rulebook.chain(settings),
         prices=Pricing(settings.prices),
         on_record=album.add,
         on_progress=progress,

@@ -19,6 +19,7 @@ import click
 import orjson
 from rich.text import Text
 
+from proxy import rulebook
 from proxy.config import ConfigError, Overrides, Settings, load, reload
 from proxy.record import Ambiguous, BodyDamaged, NotRecorded, Reader, RecordMissing
 from proxy.screen import open_screen
@@ -56,11 +57,11 @@ class Common:
 
     def settings(self, over: Overrides = _NOTHING) -> Settings:
         """The configuration, with options put over it. Raises ConfigError."""
-        return load(self.config, self._over(over))
+        return _whole(load(self.config, self._over(over)))
 
     def reload(self, old: Settings, over: Overrides) -> Settings:
         """The configuration anew, for a proxy that runs with ``old``."""
-        return reload(self.config, old, self._over(over))
+        return _whole(reload(self.config, old, self._over(over)))
 
     def _over(self, over: Overrides) -> Overrides:
         return replace(over, data_dir=str(self.data_dir) if self.data_dir is not None else None)
@@ -73,6 +74,12 @@ class Common:
     def reader(self) -> Reader:
         """The record that the options point at."""
         return Reader(self.data_dir if self.data_dir is not None else self.settings().store.path)
+
+
+def _whole(settings: Settings) -> Settings:
+    """The same settings, with the policies' own options found right. Raises ConfigError."""
+    rulebook.chain(settings)
+    return settings
 
 
 def common(command: Command) -> Command:

@@ -22,8 +22,9 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from proxy import dialects
+from proxy import dialects, rulebook
 from proxy.chain import Chain
+from proxy.config import Settings
 from proxy.core import Core, CoreSettings, Opened, Prices
 from proxy.model import (
     Api,
@@ -145,6 +146,8 @@ class Replay:
         self._number = 0
         self._closing: list[tuple[int, int, Opened, Line]] = []
         self._now_ns = 0
+        if chain is not None:
+            chain.on_fault = self._fault
         self.core = Core(
             dialects=dialects.match,
             library=Library(),
@@ -392,8 +395,9 @@ def _body(value: Mapping[str, Any], key: str) -> bytes:
 
 
 def _main(arguments: Sequence[str]) -> int:
-    """``python -m proxy.replay [--json] FILE…``: the bare replay, without the command line around it."""
-    tree, errors = run([argument for argument in arguments if argument != "--json"])
+    """``python -m proxy.replay [--json] FILE…``: the replay without settings and prices."""
+    files = [argument for argument in arguments if argument != "--json"]
+    tree, errors = run(files, chain=rulebook.chain(Settings()))
     sys.stdout.buffer.write(orjson.dumps(tree) + b"\n")
     for error in errors:
         sys.stderr.write(error + "\n")

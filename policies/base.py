@@ -1,0 +1,56 @@
+"""What every policy is built on: a class that answers "nothing" to every hook.
+
+A policy is a pure rule over a ``View``: it keeps nothing but its options, and what it wants to know
+at the thread's next request it hands back as ``Decision.memory`` (JSON values, small: the memory is
+stored with the thread after every step). What it may do is not its business: the chain decides.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from proxy.model import Event
+from proxy.ports import View
+from proxy.verdict import Claim, Decision
+
+NOTHING = Decision()
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """Options of a policy that has none."""
+
+
+class Policy:
+    """Base class. Override the points that matter; ``Options`` is a dataclass or pydantic model."""
+
+    name: str = ""
+    wants_deltas: bool = False
+    Options: ClassVar[type[Any]] = NoOptions
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = options if options is not None else self.Options()
+
+    def turn_start(self, view: View) -> Decision:
+        """A turn begins; ``step_start`` follows."""
+        return NOTHING
+
+    def claims(self, view: View) -> Sequence[Claim]:
+        """What to hold before the request goes out."""
+        return ()
+
+    def step_start(self, view: View) -> Decision:
+        """Before a request goes out; asked again for every attempt."""
+        return NOTHING
+
+    def delta(self, view: View, event: Event) -> Decision:
+        """While a reply streams; only with ``wants_deltas``."""
+        return NOTHING
+
+    def step_end(self, view: View) -> Decision:
+        """An attempt is over, one way or another (``view.attempt``)."""
+        return NOTHING
+
+    def turn_end(self, view: View) -> Decision:
+        """The turn is over."""
+        return NOTHING
