@@ -193,7 +193,7 @@ class Player:
             await play.upstream.send(
                 answer_head(play.line["status"], told, None if play.chunked else len(body) * (not play.bodiless))
             )
-        upto = len(body) if share >= 1 else int(len(body) * share)
+        upto = len(body) if share >= 1 else max(play.said, int(len(body) * share))
         for piece in pieces(body[play.said : upto], self._random) if not play.bodiless else ():
             await play.upstream.send(frame(piece) if play.chunked else piece)
         play.said = upto
