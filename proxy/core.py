@@ -449,7 +449,7 @@ class Opened:
             CaptureStart(
                 exchange=exchange.id,
                 number=exchange.number,
-                time_ns=exchange.arrived_ns,
+                time_ns=now_ns,  # whole: the order in which requests were placed, and replay places them
                 provider=upstream.provider if upstream is not None else "",
                 upstream=upstream.name if upstream is not None else "",
                 host=upstream.url if upstream is not None else "",

@@ -53,6 +53,8 @@ class Shell:
     """Answer upgrades of ``/responses`` with 426 at once: what passes there cannot be held to caps."""
     pulse: Pulse = field(default_factory=Pulse)
     requests: int = 0
+    opened: int = 0
+    """Exchanges whose request is whole, or streams past: what they are numbered by, as in a log."""
     open_exchanges: int = 0
     draining: set["LiveExchange"] = field(default_factory=set)
     """Exchanges whose client has left while their reply is still read."""
@@ -104,6 +106,9 @@ class LiveExchange:
             if not request.upgrade and watch.wants_whole(self._exchange, route.upstream):
                 self.relay.grant_body()
                 body = await request.whole()
+                if shell.opened != self._exchange.number:  # others were whole before this one
+                    self._exchange = replace(self._exchange, number=shell.opened)
+            shell.opened += 1
             opened = watch.open(self._exchange, body)
             if shell.admit is not None and opened is not None:
                 await self._admit(shell.admit, opened)
@@ -148,8 +153,7 @@ class LiveExchange:
             identity = replace(identity, labels={**route.labels, **identity.labels})
         if request.own_fields:
             head = Head(head.method, head.target, without_own_fields(head.headers))
-        number = shell.requests - 1
-        self._exchange = Exchange(self._id, number, head, route.upstream, route.path, arrived_ns, identity)
+        self._exchange = Exchange(self._id, shell.opened, head, route.upstream, route.path, arrived_ns, identity)
         return route
 
     async def _admit(self, admit: Callable[[Exchange, Opened], Awaitable[None]], opened: Opened) -> None:
