@@ -7,6 +7,9 @@ group ``looptap.policies`` and comes after these.
 from collections.abc import Mapping
 
 from policies.base import Policy
+from policies.repeats import Repeats
 
-TABLE: Mapping[str, type[Policy]] = {}
+TABLE: Mapping[str, type[Policy]] = {
+    "repeats": Repeats,
+}
 """Name → class, one entry a line."""

@@ -152,6 +152,7 @@ class _Parts:
             sink=self.outbox,
             settings=CoreSettings(
                 record_bodies=record_bodies,
+                quotes=record_bodies,
                 response_headers=settings.response_headers,
                 max_decoded=int(settings.limits.decoded),
             ),

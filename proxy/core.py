@@ -65,6 +65,8 @@ class CoreSettings:
 
     record_bodies: bool = True
     """``record: full``: bodies go to the record and previews into items."""
+    quotes: bool = True
+    """Findings may quote the traffic (``evidence.quotes``)."""
     max_decoded: int = 128_000_000
     """Bytes that a decoded copy of one body may take."""
     response_headers: bool = False
@@ -425,7 +427,7 @@ class Opened:
             "policy": finding.policy,
             "kind": finding.kind,
             "severity": finding.severity,
-            "evidence": dict(finding.evidence),
+            "evidence": self._evidence(finding),
             "exchange": self.exchange.id,
             "number": self.exchange.number,
         }
@@ -436,6 +438,13 @@ class Opened:
         return Record(
             now_ns, "finding", placement.session, placement.thread, placement.turn, placement.step, data
         )
+
+    def _evidence(self, finding: Finding) -> dict[str, Any]:
+        """What a finding rests on. What it quotes of the traffic stays out where no content is kept."""
+        evidence = dict(finding.evidence)
+        if not self._core.settings.quotes:
+            evidence.pop("quotes", None)
+        return evidence
 
     def _capture_start(self, now_ns: int) -> None:
         """Record the request as it goes out, once."""

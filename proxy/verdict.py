@@ -21,7 +21,11 @@ Scope = str
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a policy saw, with evidence. ``path`` is a normalised JSONPath into the request."""
+    """What a policy saw, with evidence. ``path`` is a normalised JSONPath into the request.
+
+    Evidence holds JSON values: ids, counts, names. What it quotes of the traffic stands under
+    ``quotes`` and is left out where no content may be kept (``record: digest``).
+    """
 
     policy: str
     kind: str

@@ -1,0 +1,161 @@
+"""What of a tool result is the same again: volatile parts masked, errors told apart, names made.
+
+Real doom loops differ in clock times, durations, process numbers, chunk ids and temp paths; a
+result that differs in nothing else brought nothing new. Everything else counts as progress.
+
+Pure and bounded: of a long result the head and the tail are masked, the middle counts as it is.
+"""
+
+import json
+import re
+from collections.abc import Collection
+from hashlib import blake2b
+from typing import Any
+from zlib import crc32
+
+_EDGE = 2_000
+"""Characters of a long text that are masked at either end."""
+
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
+_LABELS = (
+    r"p?pid|pgid|process(?:\s+group)?(?:\s+(?:id|pgid))?|chunk\s*id|session\s+id|shell\s*id|port"
+    r"|(?:request|trace|span|run|job|task|call)[\s_-]*id"
+)
+_VALUE = r"(?:[0-9][\w-]*|[a-f][0-9a-f]{5,}|[\w-]*\d[\w-]*)"
+
+
+def _rule(pattern: str, mark: str, flags: int = re.IGNORECASE) -> tuple[re.Pattern[str], str]:
+    return re.compile(pattern, flags), mark
+
+
+_RULES = (
+    _rule(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?(?:Z|UTC|[+-]\d\d:?\d\d))?", "<time>"),
+    _rule(r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?(?:\s?[ap]m)?\b", "<time>"),
+    _rule(rf"\b(?:{_MONTH}\s+\d{{1,2}}|\d{{1,2}}\s+{_MONTH})(?:,?\s+\d{{4}})?\b", "<day>", 0),
+    _rule(r"\b1[5-9]\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d+)?\b", "<time>"),
+    _rule(r"\b\d+(?:\.\d+)?\s?(?:[mµun]s|milliseconds?|s|secs?|seconds?)\b", "<took>"),
+    _rule(r"\b\d+m\d+(?:\.\d+)?s\b", "<took>"),
+    _rule(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<id>"),
+    _rule(rf"\b(?=[pcsrtj])((?:{_LABELS})\W{{0,3}}){_VALUE}", r"\1<id>"),
+    _rule(r"\b0x[0-9a-f]{4,16}\b", "<hex>"),
+    _rule(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,128}\b", "<hex>", 0),
+    _rule(r"\b[a-z]{2,8}[_-](?=\w*\d)\w{8,}\b", "<id>", 0),
+    _rule(r"\b(?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])\w{12,64}\b", "<id>", 0),
+    _rule(r"(?:/private)?(?:/tmp|/var/tmp|/var/folders|/dev/shm)/[^\s'\":;,)\]]*", "<temp>"),
+    _rule(r"[A-Z]:\\[^\s'\"]*\\Te?mp\\[^\s'\":;,)\]]*", "<temp>"),
+    _rule(r"\b(localhost|127\.0\.0\.1|0\.0\.0\.0):\d{2,5}\b", r"\1:<port>"),
+)
+"""What a run of the same thing changes by itself. First match first, each over what is left."""
+
+_MAY_DIFFER = re.compile(r"\d|/tmp/|/shm/|\\Te?mp\\|/var/folders/|\bid\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_SPACE = re.compile(r"\s+")
+
+_FAILURE = re.compile(
+    r"\s*(?:<[a-z_]*error>"
+    r"|\W{0,3}(?:[\w.]*(?:error|exception)\b|traceback \(most recent|failed\b|failure\b|fatal:|panic:)"
+    r"|\W{0,3}(?:(?:command|process) (?:failed|exited with (?:exit )?(?:code|status):? ?[1-9]))"
+    r"|\W{0,3}exit (?:code|status):? ?[1-9])"
+    r'|\s*\{\s*"(?:error|isError)"\s*:(?!\s*(?:null|false|""))',
+    re.IGNORECASE,
+)
+_EXITED = re.compile(
+    r"(?:exited with (?:exit )?(?:code|status)|^exit[ _](?:code|status)|\"?exit_?code\"?)\W{0,3}(\d{1,3})",
+    re.I | re.M,
+)
+_EMPTY_WORDS = re.compile(
+    r"\b(?:an?|the|has|have|was|is|of|with|error|errors|exception|failed|failure|unknown|internal|unexpected|occurred"
+    r"|happened|something|went|wrong|tool|call|execution|executing|command|request|process|exit|exited|code|status"
+    r"|null|none|undefined|object|false|true|please|try|again)\b",
+    re.IGNORECASE,
+)
+_WAITING = re.compile(
+    r"\b(?:(?:still|is|are|currently|process|status\W{1,4}|state\W{1,4})\s*"
+    r"(?:running|pending|queued|waiting|building|in.progress)"
+    r"|in[ _-]progress|not (?:yet )?(?:ready|finished|complete|done|available)(?: yet)?"
+    r"|no (?:new )?output(?: yet)?"
+    r"|timed? ?out waiting|wait(?:ing)? for|eta\b|remaining|try again (?:later|in))\b",
+    re.IGNORECASE,
+)
+_SLEEPS = re.compile(r"\b(?:sleep|timeout|wait)\b[\s(\"':]*\d|\bwatch\s+-n|\btail\s+-f", re.IGNORECASE)
+
+
+def named(*parts: str) -> str:
+    """A short name of some texts."""
+    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def masked(text: str) -> str:
+    """A text with its volatile parts replaced; the very text (stripped) where it has none.
+
+    Long texts: at both ends only. Lines in which nothing can be volatile come last, since only
+    equality matters.
+    """
+    if len(text) > 2 * _EDGE:
+        middle = crc32(text[_EDGE:-_EDGE].encode("utf-8", "replace"))
+        return f"{_masked(text[:_EDGE])}<{middle}>{_masked(text[-_EDGE:])}"
+    return _masked(text)
+
+
+def _masked(text: str) -> str:
+    if not _MAY_DIFFER.search(text):
+        return text.strip()
+    suspect: list[str] = []
+    steady: list[str] = []
+    for line in text.splitlines():
+        (suspect if _MAY_DIFFER.search(line) else steady).append(line)
+    before = block = "\n".join(suspect)
+    for pattern, mark in _RULES:
+        block = pattern.sub(mark, block)
+    return text.strip() if block == before else "\n".join((block, *steady)).strip()
+
+
+def error_words(text: str) -> str:
+    """What an error says, whatever numbers it names; empty where it says nothing but that it is one."""
+    words = _SPACE.sub(" ", _NUMBER.sub("#", masked(text[: 2 * _EDGE]))).strip()
+    telling = _EMPTY_WORDS.sub("", words)
+    return words if sum(map(str.isalpha, telling)) >= 8 else ""
+
+
+def exit_code(text: str) -> int | None:
+    """The exit code that a command tool reports in its first lines."""
+    found = _EXITED.search(text[:400])
+    return int(found.group(1)) if found is not None else None
+
+
+def failed(text: str, is_error: bool) -> bool:
+    """Whether a result is an error: flagged, or worded like one where the wire has no flag."""
+    if is_error:
+        return True
+    code = exit_code(text)
+    return code != 0 if code is not None else _FAILURE.match(text[:400]) is not None
+
+
+def waiting(arguments: str, result: str) -> bool:
+    """Whether a call waits for something that goes on elsewhere: equal answers are no loop yet."""
+    return _WAITING.search(result[:2_000]) is not None or _SLEEPS.search(arguments[:400]) is not None
+
+
+def call_name(tool: str, arguments: str, ignored: Collection[str]) -> str:
+    """Name of a call: tool and canonical arguments, less the fields that are said to be volatile.
+
+    ``ignored`` holds field names, or ``Tool.field`` for one tool alone.
+    """
+    if not ignored:
+        return named(tool, arguments)
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return named(tool, arguments)
+    if isinstance(value, dict):
+        value = {k: v for k, v in value.items() if k not in ignored and f"{tool}.{k}" not in ignored}
+    return named(tool, json.dumps(value, sort_keys=True, separators=(",", ":")))
+
+
+def fields(arguments: str) -> dict[str, Any]:
+    """The members of a call's arguments; empty where they are no object."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
