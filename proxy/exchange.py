@@ -153,7 +153,9 @@ class LiveExchange:
             identity = replace(identity, labels={**route.labels, **identity.labels})
         if request.own_fields:
             head = Head(head.method, head.target, without_own_fields(head.headers))
-        self._exchange = Exchange(self._id, shell.opened, head, route.upstream, route.path, arrived_ns, identity)
+        self._exchange = Exchange(
+            self._id, shell.opened, head, route.upstream, route.path, arrived_ns, identity
+        )
         return route
 
     async def _admit(self, admit: Callable[[Exchange, Opened], Awaitable[None]], opened: Opened) -> None:
