@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -400,3 +401,5 @@ async def _reload(
 
 def stderr_warning(text: str) -> None:
     """A warning for the operator: one line on stderr."""
+    sys.stderr.write(f"looptap: {text}\n")
+    sys.stderr.flush()

@@ -23,7 +23,16 @@ from proxy.routes import Route, RouteTable, Unroutable
 from proxy.thinking import Faults, Opened, Thinker, Watch
 from proxy.upstream import Broken, Peer, UpstreamConnection, UpstreamPool
 from proxy.verdict import Reply
-from proxy.wire import LAST_CHUNK, Framing, WireLimits, chunk, own_answer, request_head, without_own_fields
+from proxy.wire import (
+    LAST_CHUNK,
+    Fields,
+    Framing,
+    WireLimits,
+    chunk,
+    own_answer,
+    request_head,
+    without_own_fields,
+)
 
 __all__ = ["LiveExchange", "Opened", "Shell", "Thinker"]
 
@@ -51,6 +60,8 @@ class Shell:
     on_abort: Literal["cancel", "drain"] = "cancel"
     refuse_websocket: bool = False
     """Answer upgrades of ``/responses`` with 426 at once: what passes there cannot be held to caps."""
+    stand_in: Callable[[Head, str, str], tuple[Fields, str]] | None = None
+    """Puts the upstream's real key in the place of a virtual one. Raises Unroutable."""
     pulse: Pulse = field(default_factory=Pulse)
     requests: int = 0
     opened: int = 0
@@ -72,8 +83,8 @@ class LiveExchange:
     """One request and its answer. Created by the connection's task, which awaits ``run``."""
 
     __slots__ = (
-        "_client", "_drain_since", "_exchange", "_id", "_peer", "_request", "_route", "_shell", "_task",
-        "_watch", "relay",
+        "_client", "_drain_since", "_exchange", "_id", "_outgoing", "_peer", "_request", "_route", "_shell",
+        "_task", "_watch", "relay",
     )  # fmt: skip
 
     _exchange: Exchange
@@ -89,6 +100,7 @@ class LiveExchange:
         self._id = shell.new_id()
         self._route: Route | None = None
         self._watch = Watch(shell.thinker, shell.faults)
+        self._outgoing: tuple[Fields, str] | None = None
         self._drain_since = 0.0
         self.relay = Relay(shell.pulse, client, request, self._watch)
 
@@ -153,6 +165,8 @@ class LiveExchange:
             identity = replace(identity, labels={**route.labels, **identity.labels})
         if request.own_fields:
             head = Head(head.method, head.target, without_own_fields(head.headers))
+        if shell.stand_in is not None:
+            self._outgoing = shell.stand_in(head, route.target, route.upstream.name)
         self._exchange = Exchange(
             self._id, shell.opened, head, route.upstream, route.path, arrived_ns, identity
         )
@@ -211,14 +225,15 @@ class LiveExchange:
         request, peer, head = self._request, self._peer, self._exchange.head
         if request.failure is not None:
             raise request.failure
+        fields, target = self._outgoing or (head.headers, route.target)
         chunked = request.framing is Framing.CHUNKED
         last = request.complete
         data = body if body is not None else request.taken()
         first = request_head(
             head.method,
-            peer.target_prefix + route.target,
+            peer.target_prefix + target,
             peer.authority,
-            head.headers,
+            fields,
             length=len(data) if body is not None and request.framing is Framing.LENGTH else None,
             upgrade=request.upgrade,
             proxy_authorization=peer.proxy_authorization,

@@ -27,14 +27,14 @@ class Payers:
         """The identity behind a request."""
         if not self.by_hash:
             return UNNAMED
-        for credential in _presented(head):
+        for credential in presented(head):
             found = self.by_hash.get(sha256(credential).hexdigest())
             if found is not None:
                 return found
         return UNNAMED
 
 
-def _presented(head: Head) -> list[bytes]:
+def presented(head: Head) -> list[bytes]:
     """Every credential of a request, without its scheme, our own field first."""
     found: list[bytes] = []
     for name, value in head.headers:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from proxy import thinking
 from proxy.bounds import Bounds
 from proxy.core import Opened
 from proxy.model import Attempt, EndKind, Exchange, ModelRequest, Record, Upstream
@@ -101,8 +102,9 @@ class Purse:
 
     # -- before a request goes out
 
-    async def admit(self, exchange: Exchange, opened: Opened) -> None:
+    async def admit(self, exchange: Exchange, opened: thinking.Opened) -> None:
         """Hold what this request may cost, or have it refused. Nothing has gone upstream yet."""
+        assert isinstance(opened, Opened)
         if opened.refusal is not None:
             return
         placement, request = opened.placement, opened.request

@@ -13,7 +13,7 @@ from proxy.dialects.anthropic import Anthropic
 from proxy.dialects.gemini import Gemini
 from proxy.dialects.openai_chat import OpenAIChat
 from proxy.dialects.openai_responses import OpenAIResponses
-from proxy.model import Head, Upstream
+from proxy.model import Api, Head, Upstream
 from proxy.ports import Dialect
 
 ANTHROPIC = Anthropic()
@@ -31,6 +31,14 @@ _TAILS: tuple[tuple[re.Pattern[str], Dialect], ...] = (
 )
 """First match wins. Assistants' ``/threads/ID/messages`` stores a message and calls no model;
 Databricks names the model in the path."""
+
+
+_SPEAKERS: dict[Api, Dialect] = {"anthropic": ANTHROPIC, "openai": OPENAI_CHAT, "gemini": GEMINI}
+
+
+def speaker(upstream: Upstream) -> Dialect:
+    """Who words an answer of ours to a request that no dialect reads."""
+    return _SPEAKERS[upstream.api]
 
 
 def match(method: str, path: str, upstream: Upstream, head: Head) -> Dialect | None:
