@@ -124,6 +124,8 @@ class Turn:
     last_ns: int = 0
     refused_ns: int | None = None
     """When we last refused one of its requests."""
+    overtaken: bool = False
+    """The next turn began while its last reply was on the way: it ends with that reply."""
 
 
 @dataclass(slots=True, eq=False)

@@ -189,8 +189,10 @@ class Tracker:
                 self._end_turn(turn, "interrupted", "user")
             elif what == "superseded":
                 self._end_turn(turn, "superseded")
+            elif any(step.running for step in thread.steps if step.turn is turn):
+                turn.overtaken = True  # the client has read more of its reply than we: its end will tell
             else:
-                self._end_turn(turn, *left_open(thread))
+                self._end_turn(turn, *left_open(thread.last))
         return self._open_turn(thread, arrival), True
 
     def _begin(self, arrival: Arrival, match: Match) -> Placement:
@@ -313,6 +315,8 @@ class Tracker:
             step.stop_reason = reply.stop_reason
             if attempt.outcome == "cut" and attempt.end == "complete" and not step.calls and turn.open:
                 self._end_turn(turn, "error")  # a clean end tells the client nothing to ask again for
+        if turn.overtaken and turn.open:
+            self._end_turn(turn, *left_open(step))
 
     def _take_reply(self, placement: Placement, reply: Outcome, now_ns: int) -> None:
         """A whole good reply: index it, and see whether the turn is over."""
@@ -363,7 +367,7 @@ class Tracker:
             if due > now_ns:
                 self._watch(turn, due)
             else:
-                cause, by = left_open(turn.thread)
+                cause, by = left_open(turn.thread.last)
                 self._end_turn(turn, "abandoned" if cause == "superseded" else cause, by)
 
     def _watch(self, turn: Turn, due_ns: int) -> None:

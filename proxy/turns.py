@@ -215,9 +215,8 @@ def goes_on(thread: Thread, match: Match, hint_turn: str | None) -> bool:
     return turn.open and match.by in ("hint", "prefix") and last is not None and bool(last.calls)
 
 
-def left_open(thread: Thread) -> tuple[Cause, str | None]:
-    """Why a turn that is still open has come to nothing."""
-    last = thread.last
+def left_open(last: Step | None) -> tuple[Cause, str | None]:
+    """Why a turn that is still open, with this as its last step, has come to nothing."""
     if last is not None and last.in_vain:
         return ("interrupted", "user") if last.outcome == "client_gone" else ("error", None)
     return "superseded", None

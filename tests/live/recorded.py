@@ -129,6 +129,24 @@ class Player:
         async with asyncio.timeout(PATIENCE_S):
             await play.arrived.wait()
 
+    async def begin(self, play: Play, held_back: int) -> None:
+        """The client sends its request but for the last bytes; the proxy knows of it."""
+        shell = self.stage.running.parts.server.shell
+        before = shell.requests
+        play.client = await self.stage.connect()
+        request = play.request
+        await play.client.send(request[: len(request) - held_back])
+        await until(lambda: shell.requests > before)
+
+    async def rest(self, play: Play, held_back: int) -> None:
+        """The last bytes follow; the upstream has all of it."""
+        assert play.client is not None
+        self._expected.append(play)
+        if held_back:
+            await play.client.send(play.request[-held_back:])
+        async with asyncio.timeout(PATIENCE_S):
+            await play.arrived.wait()
+
     async def part(self, play: Play, share: float) -> None:
         """So much of the answer has come through to the client."""
         await self._say(play, share)

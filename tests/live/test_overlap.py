@@ -114,6 +114,39 @@ async def test_SES_03_sub_agents_side_by_side_stay_apart(dialect: Dialect, tmp_p
     assert shape(tree) == [["main: 0 5", "subagent<0: 1 3", "subagent<0: 2 4"]]
 
 
+@pytest.mark.parametrize("calls", [(), ("a",)], ids=["user speaks", "results"])
+@pytest.mark.parametrize("late", [0, 20], ids=["whole before", "whole after"])
+@pytest.mark.parametrize("dialect", NAMES)
+async def test_the_next_request_overtakes_the_end_of_the_reply(
+    dialect: Dialect, late: int, calls: tuple[str, ...], tmp_path: Path
+) -> None:
+    """SDKs stop reading at the last event; what ends the body may come after their next request."""
+    player = Player(dialect)
+    async with stage(tmp_path, player.respond) as here:
+        player.stage = here
+        loop = Loop(dialect)
+        loop.user("task")
+        said = Said(1, "well", calls)
+        first = loop.ask(said)
+        await player.open(first)
+        await player.part(first, 0.6)
+        loop.took(said)
+        if not calls:
+            loop.user("and now")
+        second = loop.ask(Said(2, text="done"))
+        if late:
+            await player.begin(second, late)
+            await player.finish(first)
+            await player.rest(second, late)
+        else:
+            await player.open(second)
+            await player.finish(first)
+        await player.finish(second)
+        tree = await agree(here, tmp_path)
+    assert shape(tree) == [["main: 0 1" if calls else "main: 0 | 1"]]
+    assert {turn["cause"] for turn in tree["sessions"][0][0]["turns"]} == {"completed"}
+
+
 # -- made-up loops
 
 
