@@ -94,6 +94,7 @@ class Link:
         try:
             answer = await self._ask(resp, script, fields)
         except RespGone as error:
+            self._open.clear()
             raise LedgerAway(f"the ledger at {self.place} is away: {error}") from None
         if answer["state"] == "recovering":
             self._open.clear()
@@ -110,7 +111,11 @@ class Link:
         """Why nothing can be held, or None."""
         if self._open.is_set():
             return None
-        return self.why if self._resp is None else "it waits for its instances after a restart"
+        return (
+            self.why
+            if self._resp is None or self._resp.gone.done()
+            else "it waits for its instances after a restart"
+        )
 
     async def tried(self) -> None:
         """Begin to connect, and wait until the first try has ended."""
