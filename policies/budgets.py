@@ -128,7 +128,7 @@ class Budgets:
         retry_s = None
         if pace and balance.resets_at_ns is not None:
             retry_s = max(1, -(-(balance.resets_at_ns - now_ns) // 1_000_000_000))
-        message = f"Looptap: {_state(claim, balance, dimension, tool)}. {fields['how_to_go_on']}."
+        message = f"Looptap: {_state(claim, balance, dimension, tool)}. To go on: {fields['how_to_go_on']}."
         return Terminal(
             "message" if budget is not None and budget.on_exhausted == "message" and not pace else "deny",
             "budgets",
@@ -142,7 +142,7 @@ class Budgets:
     def unpriced(self, budget: str, what: str) -> Terminal:
         """Nobody knows what it would cost, and a budget wants to know."""
         known = self.by_name[budget]
-        how = "To go on: add a rule to `prices`, or set `unmodelled` to pass or to a hold_usd"
+        how = "add a rule to `prices`, or set `unmodelled` to pass or to a hold_usd"
         limit = public_amount(SPEND, known.limits[SPEND])
         fields: dict[str, object] = {
             "budget": budget,
@@ -151,13 +151,17 @@ class Budgets:
             "limit": limit,
             "how_to_go_on": how,
         }
-        message = f"Looptap: budget {budget!r} caps spend at {limit} USD, and {what} is not known. {how}."
+        message = (
+            f"Looptap: budget {budget!r} caps spend at {limit} USD, and {what} is not known. To go on: {how}."
+        )
         return Terminal("deny", "budgets", "looptap_unpriced", message, "spend", fields)
 
     def away(self) -> Terminal:
         """The ledger cannot be asked."""
-        how = "To go on: bring the ledger back, or set `ledger.away` to open"
-        message = f"Looptap: the ledger of budgets cannot be reached, so nothing can be held. {how}."
+        how = "bring the ledger back, or set `ledger.away` to open"
+        message = (
+            f"Looptap: the ledger of budgets cannot be reached, so nothing can be held. To go on: {how}."
+        )
         return Terminal("deny", "budgets", "looptap_ledger_away", message, "policy", {"how_to_go_on": how})
 
 
@@ -291,23 +295,23 @@ def _state(claim: Claim, balance: Balance, dimension: str, tool: str) -> str:
 
 def _how(claim: Claim, dimension: str, resets: str | None) -> str:
     if dimension == PACE:
-        return "Try again after the time given"
+        return "try again after the time given"
     amount = {"spend_usd": "USD", "wall_clock": "30m"}.get(dimension, "N")
     command = f"looptap topup {claim.budget} --subject {claim.subject} --add {amount}"
     if dimension != SPEND:
         command += f" --dimension {claim.dimension}"
     wait = f", or wait until {resets}" if resets is not None else ""
     fresh = ", or begin anew" if claim.scope in _LIFE_SCOPES and resets is None else ""
-    return f"To go on: {command}{wait}{fresh}"
+    return f"{command}{wait}{fresh}"
 
 
 def _stopped(name: str) -> Terminal:
-    how = f"To go on: looptap stop --lift {name}"
+    how = f"looptap stop --lift {name}"
     return Terminal(
         "deny",
         "budgets",
         STOPPED,
-        f"Looptap: an operator has stopped {name}. {how}.",
+        f"Looptap: an operator has stopped {name}. To go on: {how}.",
         "interrupted",
         {"stopped": name, "how_to_go_on": how},
     )

@@ -22,6 +22,8 @@ from typing import Any, Protocol
 import orjson
 from aiohttp import web
 
+from proxy.ports import LedgerAway
+
 TOKEN_FILE = "admin-token"
 _COOKIE = "looptap_token"
 _OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -44,6 +46,16 @@ class Catalog(Protocol):
     def last_seq(self) -> int: ...
 
 
+class Orders(Protocol):
+    """What may be ordered here. Raises ValueError in words for a person."""
+
+    async def budgets(self) -> list[dict[str, Any]]: ...
+    async def stop(self, name: str, *, lift: bool = False) -> str: ...
+    async def topup(
+        self, name: str, add: str, *, subject: str | None = None, dimension: str | None = None
+    ) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class AdminParts:
     """What the admin port is made of. ``ready`` answers the JSON of ``/readyz`` and its verdict."""
@@ -54,6 +66,8 @@ class AdminParts:
     """Names under which this port may be asked, lower case, without port."""
     ready: Callable[[], tuple[bool, dict[str, Any]]]
     metrics: Callable[[], str]
+    orders: Callable[[], Orders] | None = None
+    """Asked for at each order, since the settings behind it may have changed."""
 
 
 def read_or_make_token(data_dir: Path, warn: Callable[[str], None]) -> str:
@@ -92,6 +106,9 @@ def build(parts: AdminParts) -> web.Application:
     app.router.add_get("/api/v1/steps/{id}/{which:request|response}", routes.body)
     app.router.add_get("/api/v1/findings", routes.findings)
     app.router.add_get("/api/v1/events", routes.events)
+    app.router.add_get("/api/v1/budgets", routes.budgets)
+    app.router.add_post("/api/v1/stop", routes.stop)
+    app.router.add_post("/api/v1/topup", routes.topup)
     return app
 
 
@@ -220,6 +237,29 @@ class _Routes:
     async def findings(self, request: web.Request) -> web.Response:
         return _json(await asyncio.to_thread(self._catalog.findings, _limit(request)))
 
+    async def budgets(self, request: web.Request) -> web.Response:
+        return _json(await _carried_out(self._orders().budgets()))
+
+    async def stop(self, request: web.Request) -> web.Response:
+        told = await _object(request, {"id", "lift"})
+        lift = told.get("lift") is True
+        return _json(
+            {"id": await _carried_out(self._orders().stop(_text(told, "id"), lift=lift)), "stopped": not lift}
+        )
+
+    async def topup(self, request: web.Request) -> web.Response:
+        told = await _object(request, {"budget", "subject", "add", "dimension"})
+        optional = {
+            name: _text(told, name) for name in ("subject", "dimension") if told.get(name) is not None
+        }
+        work = self._orders().topup(_text(told, "budget"), _text(told, "add"), **optional)
+        return _json(await _carried_out(work))
+
+    def _orders(self) -> Orders:
+        if self._parts.orders is None:
+            raise web.HTTPServiceUnavailable(reason="nothing can be ordered here")
+        return self._parts.orders()
+
     async def events(self, request: web.Request) -> web.StreamResponse:
         after = _whole_number(request, "after", None)
         response = web.StreamResponse(
@@ -245,6 +285,33 @@ class _Routes:
                 yield b": still here\n\n"
             if not batch:
                 await asyncio.sleep(_TAIL_S)
+
+
+async def _object(request: web.Request, known: set[str]) -> dict[str, Any]:
+    """The JSON object of an order."""
+    try:
+        value = orjson.loads(await request.read())
+    except orjson.JSONDecodeError:
+        raise web.HTTPBadRequest(reason="the body is no JSON") from None
+    if not isinstance(value, dict) or not value.keys() <= known:
+        raise web.HTTPBadRequest(reason=f"the body takes {', '.join(sorted(known))}")
+    return value
+
+
+def _text(told: Mapping[str, Any], name: str) -> str:
+    value = told.get(name)
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise web.HTTPBadRequest(reason=f"{name} must be a text")
+    return str(value)
+
+
+async def _carried_out(work: Awaitable[Any]) -> Any:
+    try:
+        return await work
+    except LedgerAway as error:
+        raise web.HTTPServiceUnavailable(reason=str(error)) from None
+    except ValueError as error:
+        raise web.HTTPBadRequest(reason=str(error).replace("\n", " ")) from None
 
 
 def _found(value: dict[str, Any] | None) -> web.Response:

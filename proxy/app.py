@@ -28,6 +28,7 @@ from proxy.config import ConfigError, Settings, explain, exporter_options, upstr
 from proxy.core import Core, CoreSettings
 from proxy.dial import TlsSettings
 from proxy.model import Record
+from proxy.orders import Operator
 from proxy.outbox import Limits, Outbox
 from proxy.ports import Exporter
 from proxy.pricing import Pricing
@@ -187,7 +188,9 @@ class _Parts:
         token = admin.read_or_make_token(self.data_dir, self.warn)
         hosts = frozenset({"127.0.0.1", "localhost", "[::1]", host.lower()})
         application = admin.build(
-            admin.AdminParts(RecordCatalog(self.data_dir), token, hosts, self.ready, self.metrics.render)
+            admin.AdminParts(
+                RecordCatalog(self.data_dir), token, hosts, self.ready, self.metrics.render, self._operator
+            )
         )
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -249,6 +252,9 @@ class _Parts:
     def put_heads(self) -> None:
         """Hand the heads of threads that changed to the record, so that a restart goes on with them."""
         self.outbox.heads(self.core.tracker.changed_heads(_MOST_HEADS))
+
+    def _operator(self) -> Operator:
+        return Operator(self.settings, self.treasury.opened())
 
     # -- what is told
 

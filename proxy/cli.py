@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 import orjson
 
-from proxy import app, demo, rulebook
+from proxy import acting, app, demo, rulebook
 from proxy import replay as offline
 from proxy import run as wrapped
 from proxy.app import stderr_warning as warn
@@ -87,6 +87,8 @@ def cli(context: click.Context, config: Path | None, data_dir: Path | None, json
 
 
 cli = common_options(cli, environment=True)  # type: ignore[assignment]
+for _command in acting.COMMANDS:
+    cli.add_command(_command)
 
 
 # -- the configuration

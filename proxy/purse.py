@@ -463,6 +463,7 @@ def _names(exchange: Exchange, placement: Placement) -> tuple[str, ...]:
     thread = placement.thread_state
     names = (
         placement.root_turn, placement.turn, placement.thread, placement.session, exchange.identity.key,
+        f"key:{exchange.identity.key}",
     )  # fmt: skip
     return (*names, thread.parent) if thread.parent is not None else names
 

@@ -116,9 +116,11 @@ class Treasury:
         self._looked_s = self._beaten_s = 0.0
         self._away = False
 
-    @property
-    def ledger(self) -> Ledger | None:
-        """The ledger, once there is a reason to have one."""
+    def opened(self) -> Ledger:
+        """The ledger, for an order; opened where there was no reason to have one before."""
+        if self._ledger is None:
+            self._open()
+        assert self._ledger is not None
         return self._ledger
 
     @property

@@ -148,6 +148,27 @@ def _budgets(settings: Settings, source: Source, names: Names) -> Iterator[Probl
         yield from _limits(budget, source, path)
         yield from _shares(budget, source, path)
         yield from _match(budget, source, path, names)
+        yield from _later(budget, source, path)
+
+
+def _later(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[Problem]:
+    """What a budget may say and this version does not do: refused, never taken and ignored."""
+    if budget.on_exhausted in ("land", "hold"):
+        yield source.problem(
+            (*path, "on_exhausted"),
+            f"{budget.on_exhausted} is not built yet",
+            "use deny, message, warn or observe",
+        )
+    if budget.hold == "slices":
+        yield source.problem((*path, "hold"), "slices are not built yet", "remove it: the worst case is held")
+    if budget.clamp and not _clamps(budget):
+        hint = "clamp works on spend_usd, output_tokens and total_tokens"
+        yield source.problem((*path, "clamp"), "has no effect on these limits", hint)
+
+
+def _clamps(budget: BudgetSettings) -> bool:
+    limits = budget.limits
+    return any((limits.spend_usd, limits.output_tokens, limits.total_tokens))
 
 
 def _window(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[Problem]:
