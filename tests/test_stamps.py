@@ -13,7 +13,8 @@ from proxy.config import BUILT_IN, Settings
 
 REPLY = {
     "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5",
-    "stop_reason": "end_turn", "content": [{"type": "text", "text": "hello"}], "usage": {"input_tokens": 3, "output_tokens": 1},
+    "stop_reason": "end_turn", "content": [{"type": "text", "text": "hello"}],
+    "usage": {"input_tokens": 3, "output_tokens": 1},
 }  # fmt: skip
 ASK = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 NAMES = ("session", "thread", "turn", "step")
