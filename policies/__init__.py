@@ -7,9 +7,17 @@ group ``looptap.policies`` and comes after these.
 from collections.abc import Mapping
 
 from policies.base import Policy
+from policies.growth import Growth
 from policies.repeats import Repeats
+from policies.thinking import Thinking
+from policies.tool_errors import ToolErrors
+from policies.tools import Tools
 
 TABLE: Mapping[str, type[Policy]] = {
     "repeats": Repeats,
+    "thinking": Thinking,
+    "tool_errors": ToolErrors,
+    "tools": Tools,
+    "growth": Growth,
 }
 """Name → class, one entry a line."""

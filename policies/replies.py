@@ -1,0 +1,197 @@
+"""Replies with bound units, remembered by fingerprints, and a reply beside what stands in its place.
+
+Values and comparisons; what a difference is called is ``thinking``'s.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from policies.proofs import Piece, Unit, likeness, pieces
+from proxy.model import DialectName, ModelRequest, Outcome, Upstream
+from proxy.ports import View
+
+_MOST_ANCHORS = 64
+_MOST_UNITS = 64
+
+
+@dataclass(slots=True)
+class Reply:
+    """A reply with bound units, as it is remembered, and how it came back last."""
+
+    step: str
+    number: int
+    at: int
+    """Messages of the request that it answered: where it stands in an untouched history."""
+    ask: str
+    """Name of that history."""
+    source: str
+    """Dialect and upstream."""
+    model: str
+    by_default: bool
+    """The request asked for no thinking, and got it."""
+    stored: bool
+    """The provider keeps the reply."""
+    calls: bool
+    """It left calls to the client."""
+    units: list[Unit]
+    order: list[str]
+    """Units (``#0`` …) and anchors as they stood."""
+    ids: list[str]
+    states: list[str]
+    """Of each unit: "", or what was last said of it."""
+    gone: list[int]
+    """Units that an answered request went without."""
+    place: tuple[int, int] = (0, 0)
+    """Where it stood last; (0, 0): nowhere."""
+
+    def pack(self) -> list[Any]:
+        return [
+            self.step, self.number, self.at, self.ask, self.source, self.model, self.by_default, self.stored,
+            self.calls, [unit.pack() for unit in self.units], self.order, self.ids, self.states, self.gone,
+            list(self.place),
+        ]  # fmt: skip
+
+    @staticmethod
+    def unpack(value: Sequence[Any]) -> "Reply":
+        units = [Unit.unpack(unit) for unit in value[9]]
+        parts = [*value[:9], units, *value[10:12], list(value[12]), list(value[13]), tuple(value[14])]
+        return Reply(*parts)
+
+    @property
+    def fine(self) -> bool:
+        return all(state == "ok" for state in self.states)
+
+
+def remembered(view: View, request: ModelRequest, reply: Outcome) -> Reply | None:
+    """A whole reply by fingerprints; None where it holds nothing that is bound."""
+    read = pieces(request.dialect, ((0, item) for item in reply.items))
+    last = max((n for n, piece in enumerate(read) if piece.item.form == "fallback"), default=-1)
+    units: list[Unit] = []
+    order: list[str] = []
+    for number, piece in enumerate(read):
+        if piece.unit is not None and number > last and len(units) < _MOST_UNITS:
+            order.append(f"#{len(units)}")
+            units.append(piece.unit)
+        if piece.anchor and len(order) < _MOST_ANCHORS + len(units):
+            order.append(piece.anchor)
+    if not units:
+        return None
+    return Reply(
+        step=view.step,
+        number=view.number,
+        at=len(request.messages),
+        ask=request.chain[-1].hex()[:16] if request.chain else "",
+        source=source(request, view.upstream),
+        model=request.model,
+        by_default=not mode(request),
+        stored=request.options.get("store") is not False,
+        calls=bool(reply.tool_calls),
+        units=units,
+        order=order,
+        ids=[name for piece in read for name in piece.ids][:_MOST_ANCHORS],
+        states=[""] * len(units),
+        gone=[],
+    )
+
+
+def source(request: ModelRequest, upstream: Upstream | None) -> str:
+    return f"{request.dialect} {upstream.name if upstream is not None else ''}"
+
+
+def mode(request: ModelRequest) -> str:
+    thinking = request.options.get("thinking")
+    kind = thinking.get("type") if isinstance(thinking, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
+# -- comparing
+
+
+def paired(
+    request: ModelRequest, reply: Reply, here: Sequence[Piece], owned: set[str]
+) -> tuple[dict[int, Piece], dict[int, str]]:
+    """Which piece is which unit, and how like they are: the like ones first, the rest by order."""
+    dialect = request.dialect
+    stored = reply.stored and request.options.get("store") is not False
+    pairs: dict[int, Piece] = {}
+    likes: dict[int, str] = {}
+    free = [piece for piece in here if piece.unit is not None]
+    for wanted in (("same",), ("synthetic", "text", "proof", "bare", "order")):
+        for index, unit in enumerate(reply.units):
+            if index in pairs:
+                continue
+            for piece in sorted(free, key=lambda p: p.unit is not None and p.unit.on != unit.on):
+                like = likeness(dialect, unit, piece, by_id=stored)
+                if like in wanted and (like == "same" or not set(_proofs(piece)) & owned):
+                    pairs[index], likes[index] = piece, like
+                    free.remove(piece)
+                    break
+    if dialect == "gemini":
+        return pairs, likes
+    known = owned | {proof for unit in reply.units for proof in unit.proofs}
+    strangers = [piece for piece in free if not set(_proofs(piece)) & known]
+    for index, piece in zip(
+        [i for i in range(len(reply.units)) if i not in pairs and _demanded(reply.units[i], dialect)],
+        strangers,
+        strict=False,
+    ):
+        pairs[index], likes[index] = piece, "other"
+    return pairs, likes
+
+
+def _proofs(piece: Piece) -> tuple[str, ...]:
+    return piece.unit.proofs if piece.unit is not None else ()
+
+
+def _demanded(unit: Unit, dialect: DialectName) -> bool:
+    return bool(unit.proofs) or dialect == "openai_chat"
+
+
+def in_order(reply: Reply, index: int, pairs: Mapping[int, Piece], here: Sequence[Piece]) -> bool:
+    """Whether the same blocks, texts and calls precede a unit as in the reply, of those that are there."""
+    ours = {id(piece): f"#{number}" for number, piece in pairs.items()}
+    now = _unique(
+        [ours.get(id(piece)) or piece.anchor for piece in here if id(piece) in ours or piece.anchor]
+    )
+    then = _unique(reply.order)
+    token = f"#{index}"
+    if token not in then or token not in now:
+        return True
+    shared = set(now) & set(then)
+    return {t for t in then[: then.index(token)] if t in shared} == {
+        t for t in now[: now.index(token)] if t in shared
+    }
+
+
+def _unique(tokens: Sequence[str]) -> list[str]:
+    """The tokens, later ones of equal name told apart by their number."""
+    seen: Counter[str] = Counter()
+    told: list[str] = []
+    for token in tokens:
+        told.append(f"{token}/{seen[token]}" if seen[token] else token)
+        seen[token] += 1
+    return told
+
+
+def followed(reply: Reply, index: int, here: Sequence[Piece]) -> bool:
+    """Whether what a reasoning item led to is there, by content or by id."""
+    at = reply.order.index(f"#{index}") if f"#{index}" in reply.order else -1
+    after = next((token for token in reply.order[at + 1 :] if not token.startswith("#")), None)
+    if at < 0 or after is None:
+        return True
+    return any(
+        piece.anchor == after or set(piece.ids) & set(reply.ids) for piece in here if piece.unit is None
+    )
+
+
+def next_present(reply: Reply, index: int, here: Sequence[Piece]) -> Piece | None:
+    """What stands now where a missing unit stood: the next thing of the reply that came back."""
+    token = f"#{index}"
+    later = reply.order[reply.order.index(token) + 1 :] if token in reply.order else []
+    for wanted in later:
+        for piece in here:
+            if piece.anchor == wanted and piece.unit is None:
+                return piece
+    return next((piece for piece in here if piece.unit is None), None)

@@ -1,0 +1,112 @@
+"""What ``thinking`` says: findings, the refusal, and the provider's own words beside the prediction.
+
+Evidence is ids, paths, counts and fingerprints; never a signature, never text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from policies.proofs import Unit
+from policies.replies import Reply
+from policies.thinking_rules import REFUSALS, Generation, Verdict
+from proxy.model import Outcome
+from proxy.ports import View
+from proxy.verdict import Finding, Terminal
+
+NAME = "thinking"
+
+_CAUSES: Mapping[str, str] = {
+    "text": "the text of the block was changed (trimmed, re-wrapped, filled in)",
+    "proof": "the proof was changed: cut short, re-encoded, or taken from another moment of the stream",
+    "bare": "the block was kept without its proof: a field that the client's message type lacks",
+    "other": "another block stands in its place",
+    "order": "the reply was put together in another order, or its blocks were sorted by type",
+    "moved": "it was moved to another message or part when messages were merged or split",
+    "twice": "it was taken over twice, often once from the stream and once from the whole reply",
+    "as_text": "the reasoning was turned into ordinary text, as for a provider without reasoning",
+    "again": "a block that an answered request had left out was put back",
+    "present": "this model generation takes no reasoning back",
+    "follower": "the reasoning came back and what it led to was removed or rewritten",
+    "missing": "the client (or a converter before it) does not carry reasoning from reply to request",
+    "empty": "a block with empty text was taken for junk; its signature is the content",
+    "some": "some of the reply's blocks were filtered out",
+}
+
+
+@dataclass(slots=True)
+class Judged:
+    """What is the case with one unit."""
+
+    situation: str
+    verdict: Verdict
+    path: str
+    message: int
+
+
+def finding(reply: Reply, index: int, one: Judged, rules: Generation) -> Finding:
+    kind, consequence = one.verdict
+    unit = reply.units[index]
+    return Finding(
+        policy=NAME,
+        kind=kind,
+        severity="violation" if consequence == "hard" else "warning",
+        consequence=consequence,
+        path=one.path,
+        evidence={
+            "reply": reply.step,
+            "of_exchange": reply.number,
+            "block": unit.block,
+            "fingerprint": next(iter(unit.proofs), unit.text),
+            "message": one.message,
+            "situation": one.situation,
+            "rule": rules.name,
+            "cause": _cause(one.situation, unit),
+        },
+    )
+
+
+def _cause(situation: str, unit: Unit) -> str:
+    if situation.startswith("missing"):
+        if unit.proofs and not unit.text and not unit.on and "some" not in situation:
+            return _CAUSES["empty"]
+        return _CAUSES["some" if situation in ("missing.some", "missing.middle") else "missing"]
+    return _CAUSES.get(situation.partition(".")[0], "")
+
+
+def terminal(one: Judged) -> Terminal:
+    kind, _ = one.verdict
+    return Terminal(
+        "deny",
+        NAME,
+        "looptap_policy_denied",
+        f"Reasoning of an earlier reply did not come back as it was: {kind} ({one.path}). The provider "
+        "would refuse this request. Send the reply back as it came, or begin a new conversation.",
+        fields={"kind": kind, "path": one.path},
+    )
+
+
+def reported(view: View, reply: Outcome) -> tuple[Finding, ...]:
+    """What the provider itself says about reasoning, beside what was predicted."""
+    predicted = list(view.memory.get("predicted", ()))
+    findings: list[Finding] = []
+    changed = reply.extra.get("input_transformations")
+    if isinstance(changed, list) and changed:
+        named = [
+            {
+                key: one[key]
+                for key in ("type", "path", "id", "action", "reason")
+                if isinstance(one.get(key), str)
+            }
+            for one in changed[:20]
+            if isinstance(one, dict)
+        ]
+        evidence = {"by": "input_transformations", "entries": named, "predicted": predicted}
+        findings.append(Finding(NAME, "reported", "info", evidence))
+    error = reply.error
+    if error is not None:
+        words = f"{error.code or ''} {error.message}"
+        told = next((name for name, pattern in REFUSALS if pattern.search(words)), None)
+        if told is not None:
+            evidence = {"by": "error", "says": told, "predicted": predicted}
+            findings.append(Finding(NAME, "reported", "info", evidence))
+    return tuple(findings)
