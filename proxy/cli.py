@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 import orjson
 
-from proxy import acting, app, demo, rulebook
+from proxy import acting, app, demo, probe, rulebook
 from proxy import replay as offline
 from proxy import run as wrapped
 from proxy.app import stderr_warning as warn
@@ -166,6 +166,11 @@ def serve_command(common: Common, listen: str | None, admin: str | None, urls: t
             for line in welcome(settings, running.data_url, running.admin_url):
                 click.echo(line)
 
+    if probe.enforces(settings):
+        try:
+            live(probe.prove(settings))
+        except probe.NotEnforced as problem:
+            raise Failed(f"{problem}; not starting, since its caps would not hold") from None
     served = app.serve(
         settings, announce=announce, warn=warn, watch=file,
         load_again=lambda old: common.reload(old, over) if file is not None else old,
