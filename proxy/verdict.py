@@ -231,7 +231,7 @@ class Grant:
     expires_ns: int = 0
     alerts: tuple[Alert, ...] = ()
     lease: str | None = None
-    """Held from budget that this instance had drawn ahead."""
+    """Held, at least in part, from budget that this instance had drawn ahead."""
 
 
 @dataclass(frozen=True, slots=True)

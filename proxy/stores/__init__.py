@@ -1,6 +1,6 @@
-"""Where thread heads outlive the process: one table of URL schemes, one function that opens.
+"""Which store a setting names: thread heads that outlive the process, and the ledger.
 
-A store is named by a path or URL: ``memory:`` keeps heads for this process only, a path (or
+A thread store is named by a path or URL: ``memory:`` keeps heads for this process only, a path (or
 ``sqlite:PATH``) keeps them in the record's file. Every store passes the same conformance suite.
 """
 
@@ -8,7 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from proxy.outbox import Outbox
-from proxy.ports import ThreadStore
+from proxy.ports import Ledger, ThreadStore
+from proxy.stores.ledger_lease import LeasedLedger
+from proxy.stores.ledger_memory import MemoryLedger
+from proxy.stores.ledger_redis import RedisLedger
+from proxy.stores.ledger_sqlite import SqliteLedger
 from proxy.stores.memory import MemoryThreads
 from proxy.stores.sqlite import SqliteThreads
 
@@ -28,6 +32,19 @@ def open_threads(url: str, outbox: Outbox) -> ThreadStore:
             f"store {url!r}: unknown scheme {scheme!r}, use a path or one of {', '.join(_OPENERS)}"
         )
     return opener(rest, outbox)
+
+
+def open_ledger(url: str | None, data_dir: Path, zone: str = "UTC", lease: int | None = None) -> Ledger:
+    """The ledger that ``ledger.url`` names: shared by ``redis://…``, else embedded in the data directory.
+
+    ``memory:`` keeps it for this process only; ``lease``: nano-dollars to draw ahead of a shared one.
+    """
+    if url is None:
+        return SqliteLedger(data_dir, zone)
+    if url == "memory:":
+        return MemoryLedger(zone)
+    shared = RedisLedger(url, zone)
+    return shared if lease is None else LeasedLedger(shared, lease, zone, now=shared.now)
 
 
 def _memory(rest: str, outbox: Outbox) -> ThreadStore:

@@ -107,12 +107,12 @@ class RedisLedger:
         )
         grant = Grant(grant_id, taken, None, int(answer["expires"]) * 1000, alerts)
         if taken:
-            self._totals.granted(grant, wire, int(answer["expires"]), self._now(now_ns))
+            self._totals.granted(grant, wire, int(answer["expires"]), self.now(now_ns))
             self._totals.saw(taken, answer["seen"])
         return grant
 
     def unheld(self, claims: Sequence[Claim], *, now_ns: int) -> Grant:
-        now_ns = self._now(now_ns)
+        now_ns = self.now(now_ns)
         grant = unheld(claims, self._windows, now_ns)
         wire = [wire_claim(hold.claim, hold) for hold in grant.holds]
         self._totals.granted(grant, wire, grant.expires_ns // 1000, now_ns)
@@ -231,7 +231,7 @@ class RedisLedger:
     ) -> tuple[tuple[Hold, ...], list[WireClaim], Answer]:
         """A call whose claims must name the windows of the server's time: guess, and guess again."""
         await self._link.tried()
-        guess_ns = self._now(now_ns)
+        guess_ns = self.now(now_ns)
         for _ in range(GUESSES):
             holds = holds_for(claims, self._windows, guess_ns)
             wire = [wire_claim(hold.claim, hold) for hold in holds]
@@ -275,7 +275,7 @@ class RedisLedger:
             self._link.now_us = now_ns // 1000
         return await self._link.call(script, fields)
 
-    def _now(self, now_ns: int) -> int:
+    def now(self, now_ns: int) -> int:
         """The server's time as far as it is known, else the caller's."""
         return (self._link.server_ns() or now_ns) if self._server_time else now_ns
 

@@ -17,9 +17,11 @@ KINDS = ["memory", "sqlite", pytest.param("redis", marks=pytest.mark.real)]
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     server = RedisServer()
-    server.start()
-    yield server
-    server.close()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture(params=KINDS)

@@ -23,9 +23,11 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A server that comes back with nothing, or with what its file kept (a second may be missing)."""
     options = ("--appendonly", "yes", "--appendfsync", "everysec") if request.param == "aof" else ()
     server = RedisServer(*options)
-    server.start()
-    yield server
-    server.close()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture
