@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 from policies.base import Policy
 from policies.growth import Growth
+from policies.history import History
+from policies.pairing import Pairing
 from policies.repeats import Repeats
 from policies.thinking import Thinking
 from policies.tool_errors import ToolErrors
@@ -16,6 +18,8 @@ from policies.tools import Tools
 TABLE: Mapping[str, type[Policy]] = {
     "repeats": Repeats,
     "thinking": Thinking,
+    "history": History,
+    "pairing": Pairing,
     "tool_errors": ToolErrors,
     "tools": Tools,
     "growth": Growth,

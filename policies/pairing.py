@@ -1,0 +1,282 @@
+"""Every call answered once, where the provider wants the answer.
+
+Looks at one request as it is: which calls of the model stand in its history, and which results
+answer them. The rules differ by dialect and stand in ``_RULES``. Only what is new since the thread's
+previous request is looked at, from the last reply before it on; a fault is told once.
+
+============== ===========================================================================
+``unanswered`` a call without a result
+``orphan``     a result whose call is nowhere in the history
+``stranger``   a result whose call stands further back than the reply that it follows
+``duplicate``  a second result of one call
+``misplaced``  results behind other content of their message, or behind another message
+``order``      results in another order than the calls (lawful, for information)
+============== ===========================================================================
+
+Not applicable where the provider holds the history: the calls are there and not here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from policies.base import NOTHING, Policy
+from policies.transcript import answers_calls, assistant, common, place_of
+from proxy.model import DialectName, Item, ModelRequest
+from proxy.ports import View
+from proxy.verdict import Decision, Finding, Severity, Terminal
+
+_REMEMBERED = 64
+_MOST_FINDINGS = 20
+_LATER = frozenset({"mcp_approval_request"})
+"""Calls that need not be answered at once, or at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What a dialect's provider demands."""
+
+    adjacent: bool
+    """Results stand directly behind the reply that asked for them."""
+    first: bool
+    """Within their message they stand before everything else."""
+    by_id: bool
+    """Calls have ids; else results are told by name and number."""
+
+
+_RULES: Mapping[DialectName, _Rules] = {
+    "anthropic": _Rules(adjacent=True, first=True, by_id=True),
+    "openai_chat": _Rules(adjacent=True, first=False, by_id=True),
+    "openai_responses": _Rules(adjacent=False, first=False, by_id=True),
+    "gemini": _Rules(adjacent=True, first=False, by_id=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An item and where it stands."""
+
+    message: int
+    item: Item
+
+
+@dataclass(slots=True)
+class _Fault:
+    """One thing that is not as it should be."""
+
+    kind: str
+    place: _Place
+    severity: Severity = "violation"
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        item = self.place.item
+        return f"{self.kind} {item.call_id or item.tool or ''} {self.place.message}"
+
+
+class Pairing(Policy):
+    """See the module."""
+
+    name = "pairing"
+
+    def step_start(self, view: View) -> Decision:
+        request = view.request
+        if request is None or request.operation != "chat" or request.held is not None:
+            return NOTHING
+        rules = _RULES[request.dialect]
+        start = _start(request, common(view.previous, request))
+        faults = list(_scattered(request) if not rules.adjacent else _adjacent(request, rules, start))
+        told = list(view.memory.get("told", ()))
+        hard = next((fault for fault in faults if fault.severity == "violation"), None)
+        fresh = [fault for fault in faults if fault.key not in told][:_MOST_FINDINGS]
+        if not fresh and hard is None:
+            return NOTHING
+        memory = {"told": [*told, *(fault.key for fault in fresh)][-_REMEMBERED:]}
+        return Decision(
+            findings=tuple(self._finding(fault, request) for fault in fresh),
+            terminal=_terminal(hard, request) if hard is not None else None,
+            memory=memory if fresh else None,
+        )
+
+    def _finding(self, fault: _Fault, request: ModelRequest) -> Finding:
+        item = fault.place.item
+        evidence: dict[str, object] = {"message": fault.place.message}
+        if item.call_id is not None:
+            evidence["call"] = item.call_id
+        if item.tool is not None:
+            evidence["tool"] = item.tool
+        if fault.names:
+            evidence["results"] = fault.names
+        hard = fault.severity == "violation"
+        path = _path(fault, request)
+        return Finding(self.name, fault.kind, fault.severity, evidence, "hard" if hard else None, path)
+
+
+def _path(fault: _Fault, request: ModelRequest) -> str:
+    return place_of(request, fault.place.message, fault.place.item.at)
+
+
+def _start(request: ModelRequest, known: int) -> int:
+    """The reply before the first new message: its results may be among what is new."""
+    at = min(known, len(request.messages))
+    while at > 0 and not assistant(request.messages[at - 1]):
+        at -= 1
+    while at > 0 and assistant(request.messages[at - 1]):
+        at -= 1
+    return at
+
+
+# -- results directly behind the reply
+
+
+def _adjacent(request: ModelRequest, rules: _Rules, start: int) -> Iterator[_Fault]:
+    messages = request.messages
+    at = start
+    earlier: set[str] | None = None
+    while at < len(messages):
+        calls: list[_Place] = []
+        while at < len(messages) and assistant(messages[at]):
+            calls.extend(_Place(at, item) for item in messages[at].items if _owed(item))
+            at += 1
+        begin = at
+        while at < len(messages) and not assistant(messages[at]):
+            at += 1
+        results = [
+            _Place(index, item)
+            for index in range(begin, at)
+            for item in messages[index].items
+            if item.kind == "tool_result" and not item.server
+        ]
+        if not calls and not results:
+            continue
+        left, strangers, pairs = _paired(calls, results, rules)
+        yield from (_Fault("unanswered", call) for call in left if call.item.form not in _LATER)
+        for stranger in strangers:
+            if earlier is None:
+                earlier = _calls_before(request, begin)
+            yield _strange(stranger, calls, pairs, earlier)
+        misplaced = _misplaced(request, begin, at, pairs, rules)
+        if misplaced is not None:
+            yield misplaced
+        yield from _order(calls, pairs)
+
+
+def _owed(item: Item) -> bool:
+    return item.kind == "tool_call" and not item.server
+
+
+def _paired(
+    calls: Sequence[_Place], results: Sequence[_Place], rules: _Rules
+) -> tuple[list[_Place], list[_Place], list[tuple[_Place, _Place]]]:
+    """Calls without a result, results without a call, and the pairs, in the order of the results."""
+    open_calls = list(calls)
+    strangers: list[_Place] = []
+    pairs: list[tuple[_Place, _Place]] = []
+    for result in results:
+        call = next((c for c in open_calls if _answers(result.item, c.item, rules)), None)
+        if call is None:
+            strangers.append(result)
+        else:
+            open_calls.remove(call)
+            pairs.append((call, result))
+    return open_calls, strangers, pairs
+
+
+def _answers(result: Item, call: Item, rules: _Rules) -> bool:
+    if rules.by_id:
+        return result.call_id == call.call_id or result.call_id is None or call.call_id is None
+    if result.call_id is not None and call.call_id is not None:
+        return result.call_id == call.call_id
+    return result.tool is None or result.tool == call.tool
+
+
+def _strange(
+    result: _Place, calls: Sequence[_Place], pairs: Sequence[tuple[_Place, _Place]], earlier: set[str]
+) -> _Fault:
+    name = result.item.call_id
+    if name is not None and any(call.item.call_id == name for call, _ in pairs):
+        return _Fault("duplicate", result)
+    if name is not None and name in earlier:
+        return _Fault("stranger", result)
+    return _Fault("orphan", result)
+
+
+def _calls_before(request: ModelRequest, end: int) -> set[str]:
+    return {
+        item.call_id
+        for message in request.messages[:end]
+        if assistant(message)
+        for item in message.items
+        if item.kind == "tool_call" and item.call_id is not None
+    }
+
+
+def _misplaced(
+    request: ModelRequest, begin: int, end: int, pairs: Sequence[tuple[_Place, _Place]], rules: _Rules
+) -> _Fault | None:
+    """A result that something else stands before."""
+    last = max((result.message for _, result in pairs), default=-1)
+    for index in range(begin, min(end, last + 1)):
+        other = False
+        message = request.messages[index]
+        if not answers_calls(message) and message.items and index < last:
+            return _Fault("misplaced", _first_result(pairs, index))
+        for item in message.items:
+            if item.kind == "tool_result" and not item.server:
+                if other and rules.first:
+                    return _Fault("misplaced", _Place(index, item))
+            else:
+                other = other or bool(item.digest)
+    return None
+
+
+def _first_result(pairs: Sequence[tuple[_Place, _Place]], after: int) -> _Place:
+    return next(result for _, result in pairs if result.message > after)
+
+
+def _order(calls: Sequence[_Place], pairs: Sequence[tuple[_Place, _Place]]) -> Iterator[_Fault]:
+    """Results in another order than the calls: agents answer as tools finish."""
+    places = {id(call): number for number, call in enumerate(calls)}
+    order = [places[id(call)] for call, _ in pairs]
+    if order != sorted(order):
+        names = [result.item.call_id or result.item.tool or "" for _, result in pairs]
+        yield _Fault("order", pairs[0][1], "info", names[:20])
+
+
+# -- results anywhere behind their call
+
+
+def _scattered(request: ModelRequest) -> Iterator[_Fault]:
+    """Responses: items in one list. What a summary or a reference stands for cannot be seen."""
+    hidden = False
+    open_calls: dict[str, list[_Place]] = {}
+    answered: set[str] = set()
+    for index, message in enumerate(request.messages):
+        for item in message.items:
+            hidden = hidden or item.kind == "compaction" or item.form == "item_reference"
+            if item.call_id is None:
+                continue
+            if _owed(item) and item.form not in _LATER:
+                open_calls.setdefault(item.call_id, []).append(_Place(index, item))
+            elif item.kind == "tool_result" and not item.server and item.form != "mcp_approval_response":
+                waiting = open_calls.get(item.call_id)
+                if waiting:
+                    waiting.pop(0)
+                    answered.add(item.call_id)
+                elif item.call_id in answered:
+                    yield _Fault("duplicate", _Place(index, item))
+                elif not hidden:
+                    yield _Fault("orphan", _Place(index, item))
+    yield from (_Fault("unanswered", call) for waiting in open_calls.values() for call in waiting)
+
+
+def _terminal(fault: _Fault, request: ModelRequest) -> Terminal:
+    path = _path(fault, request)
+    return Terminal(
+        "deny",
+        Pairing.name,
+        "looptap_policy_denied",
+        f"Tool calls and results do not pair ({fault.kind} at {path}), and the provider would refuse this "
+        "request. Answer every call once, directly after it.",
+        fields={"kind": fault.kind, "path": path},
+    )
