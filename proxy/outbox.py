@@ -93,6 +93,15 @@ class _Mark:
 
     done: "Future[None]"
 
+    def reached(self, error: Exception | None = None) -> None:
+        """Tell who waits, unless they have given up meanwhile."""
+        if not self.done.set_running_or_notify_cancel():
+            return
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
 
 @dataclass(slots=True)
 class _Lost:
@@ -288,7 +297,7 @@ class _Drain:
         self.running = False
         for entry in (*self._marks, *self._outbox._queue):
             if isinstance(entry, _Mark):
-                entry.done.set_exception(RecordAway("closed", self.away or "the outbox was closed"))
+                entry.reached(RecordAway("closed", self.away or "the outbox was closed"))
         self._writer.close()
 
     def _pass(self) -> bool:
@@ -346,7 +355,7 @@ class _Drain:
         self._batch, self._weight, self.held = [], 0, 0
         marks, self._marks = self._marks, []
         for mark in marks:
-            mark.done.set_result(None)
+            mark.reached()
         return True
 
     def _done(self, gap: Record | None) -> None:
