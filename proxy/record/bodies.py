@@ -38,7 +38,7 @@ _SHAPE = Struct("<QQQ")
 _HOT = zstandard.ZstdCompressor(level=1, write_checksum=False)
 _WHOLE = zstandard.ZstdCompressor(level=3, write_checksum=False)
 _COLUMNS = "no, base, prefix, suffix, size, codec, digest, seal, data"
-INSERT = f"INSERT INTO bodies ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT = f"INSERT INTO bodies ({_COLUMNS})"
 _SELECT = f"SELECT {_COLUMNS} FROM bodies WHERE no = ?"
 
 

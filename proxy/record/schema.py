@@ -173,6 +173,7 @@ def _connect_writer(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA wal_autocheckpoint=4000")
         connection.execute("PRAGMA journal_size_limit=67108864")
         connection.execute("PRAGMA cache_size=-16384")
         connection.execute("PRAGMA temp_store=MEMORY")

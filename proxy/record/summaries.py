@@ -15,6 +15,7 @@ import orjson
 
 from proxy.model import Record
 from proxy.record.events import decode
+from proxy.record.rows import insert
 
 TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 QUALITIES = ("measured", "estimated", "assumed", "unpriced")
@@ -49,10 +50,9 @@ _SUM = ", ".join(
     f"{name} = CASE WHEN excluded.{name} IS NULL THEN {name} ELSE coalesce({name}, 0) + excluded.{name} END"
     for name in (*TOKENS, "cost_pico")
 )
-_UPSERT = f"""
-    INSERT INTO turns (no, session, thread, place, started_ns, last_ns, ended_ns, cause, by, steps, findings,
-        models, {", ".join(TOKENS)}, cost_pico, quality)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+_TURNS = f"""INSERT INTO turns (no, session, thread, place, started_ns, last_ns, ended_ns, cause, by, steps,
+    findings, models, {", ".join(TOKENS)}, cost_pico, quality)"""
+_ADD = f"""
     ON CONFLICT (no) DO UPDATE SET
         last_ns = max(last_ns, excluded.last_ns), place = coalesce(excluded.place, place),
         steps = steps + excluded.steps, findings = findings + excluded.findings,
@@ -96,19 +96,16 @@ class Summaries:
 
     def flush(self, connection: sqlite3.Connection) -> None:
         """Write what was collected, inside the caller's transaction."""
-        if self._sessions:
-            connection.executemany(
-                "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self._sessions
-            )
-        if self._threads:
-            connection.executemany(
-                "INSERT OR REPLACE INTO threads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self._threads
-            )
-        if self._turns:
-            connection.executemany(_UPSERT, [_turn_row(no, turn) for no, turn in self._turns.items()])
-            ends = [(t.ended_ns, t.cause, t.by, no) for no, t in self._turns.items() if t.touched]
-            if ends:
-                connection.executemany(_END, ends)
+        insert(connection, "INSERT OR REPLACE INTO sessions", self._sessions)
+        insert(connection, "INSERT OR REPLACE INTO threads", self._threads)
+        insert(connection, _TURNS, [_turn_row(no, turn) for no, turn in self._turns.items()], _ADD)
+        ends = [
+            (t.ended_ns, t.cause, t.by, no)
+            for no, t in self._turns.items()
+            if t.touched and t.place is None  # one that began in this batch was inserted with its end
+        ]
+        if ends:
+            connection.executemany(_END, ends)
         self._sessions, self._threads, self._turns = [], [], {}
 
 

@@ -22,6 +22,7 @@ from proxy.record.events import MAX_RUN, encode
 from proxy.record.exchanges import pack_headers
 from proxy.record.heads import HeadsPut, upsert
 from proxy.record.retention import FOREVER, Keep
+from proxy.record.rows import insert
 from proxy.record.summaries import Summaries, rebuild
 
 Entry = Record | CaptureStart | CaptureEnd | HeadsPut
@@ -31,8 +32,7 @@ TIDY_NS = 30_000_000_000
 """Between two looks at what may leave, when the last one found nothing."""
 _NAMES_KEPT = 50_000
 _OPEN_KEPT = 100_000
-_EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-_EXCHANGE = f"INSERT OR IGNORE INTO exchanges VALUES ({', '.join('?' * 24)})"
+_KNOWN = "SELECT id, no FROM names WHERE id IN (SELECT value FROM json_each(?))"
 _ANSWER = """
     UPDATE exchanges SET end_ns = ?, ending = ?, status = ?, streaming = ?, request_bytes = ?,
         response_bytes = ?, response_body = ?, response_headers = ? WHERE no = ?
@@ -84,6 +84,7 @@ class RecordWriter:
             connection.execute("BEGIN IMMEDIATE")
             self._notice_others(connection)
             work = _Batch(self, connection)
+            work.recall(batch)
             for entry in batch:
                 work.take(entry)
             work.finish()
@@ -211,12 +212,32 @@ class _Batch:
         self._summaries = Summaries()
         self._run: list[Record] = []
         self._key: tuple[str | None, str | None, str | None] = (None, None, None)
+        self._new_names: list[tuple[int, str, int | None]] = []
         self._events: list[tuple[Any, ...]] = []
         self._bodies: list[bodies.Row] = []
         self._starts: dict[str, list[Any]] = {}
         self._ends: list[tuple[Any, ...]] = []
         self.opened: dict[str, int] = {}
         self.answered: list[str] = []
+
+    def recall(self, batch: Sequence[Entry]) -> None:
+        """Look up, all at once, the ids of a batch that are not at hand; what is not found is new."""
+        names = self._writer._names
+        unknown: set[str | None] = set()
+        turn = ""
+        for entry in batch:
+            if isinstance(entry, Record):
+                if entry.turn is not None and entry.turn == turn:
+                    continue  # a turn stands in one thread of one session
+                turn = entry.turn or ""
+            elif not isinstance(entry, CaptureStart):
+                continue
+            elif entry.step not in names:
+                unknown.add(entry.step)
+            unknown.update(name for name in (entry.session, entry.thread, entry.turn) if name not in names)
+        unknown.discard(None)
+        if unknown:
+            names.update(self._connection.execute(_KNOWN, (orjson.dumps(list(unknown)).decode(),)))
 
     def take(self, entry: Entry) -> None:
         """Take the next thing in order."""
@@ -236,17 +257,15 @@ class _Batch:
     def finish(self) -> None:
         """Write everything."""
         self._close_run()
-        many = self._connection.executemany
-        if self._events:
-            many(_EVENT, self._events)
-        if self._bodies:
-            many(bodies.INSERT, self._bodies)
-        if self._starts:
-            many(_EXCHANGE, self._starts.values())
+        connection = self._connection
+        insert(connection, "INSERT INTO names", self._new_names)
+        insert(connection, "INSERT INTO events", self._events)
+        insert(connection, bodies.INSERT, self._bodies)
+        insert(connection, "INSERT OR IGNORE INTO exchanges", list(self._starts.values()))
         if self._ends:
-            many(_ANSWER, self._ends)
-        self._summaries.flush(self._connection)
-        self._connection.execute(_NUMBERS, (self._seq, self._name, self._exchange, self._body))
+            connection.executemany(_ANSWER, self._ends)
+        self._summaries.flush(connection)
+        connection.execute(_NUMBERS, (self._seq, self._name, self._exchange, self._body))
 
     # -- events
 
@@ -271,19 +290,13 @@ class _Batch:
         return session_no, thread_no, turn_no
 
     def _number(self, name: str, parent: int | None) -> int:
-        """The number of an id; a new one is written down at once."""
+        """The number of an id; ``recall`` has looked for it, so an unknown one is new."""
         names = self._writer._names
         known = names.get(name)
         if known is not None:
             return known
-        cursor = self._connection.execute(
-            "INSERT INTO names VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING", (self._name, name, parent)
-        )
-        if cursor.rowcount == 1:
-            no = self._name
-            self._name += 1
-        else:
-            no = int(self._connection.execute("SELECT no FROM names WHERE id = ?", (name,)).fetchone()[0])
+        no, self._name = self._name, self._name + 1
+        self._new_names.append((no, name, parent))
         names[name] = no
         return no
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from proxy.model import Splice
 from proxy.record import BodyDamaged, Reader, RecordWriter
 from proxy.record.bodies import INSERT, MAX_CHAIN, Bases, Bodies, rekey
+from proxy.record.rows import insert
 from proxy.record.schema import FILE, open_writer
 from tests.record.kit import Growth, disk_bytes, end, start, xid
 
@@ -74,7 +75,7 @@ def test_a_repeated_body_costs_nothing_and_an_empty_one_is_a_body(tmp_path: Path
     rows = []
     for no, body in enumerate([text, text, b"", text], start=1):
         rows.append(bases.place(no, f"e{no}", "t", body, bases.base(None, "t"), None, 0))
-    connection.executemany(INSERT, rows)
+    insert(connection, INSERT, rows)
     assert len(rows[1].data) == 0
     bodies = Bodies(connection)
     assert [bodies.read(no) for no in (4, 3, 2, 1)] == [text, b"", text, text]
@@ -183,7 +184,7 @@ def test_any_chain_of_edits_reads_back(first: bytes, changes: list[tuple[int, in
         sent.append(sent[-1][:at] + new + sent[-1][at + gone :])
     for no, body in enumerate(sent, start=1):
         row = bases.place(no, f"e{no}", "t", body, bases.base(None, "t"), None, 0)
-        connection.execute(INSERT, row)
+        insert(connection, INSERT, [row])
     for no in reversed(range(1, len(sent) + 1)):
         assert bodies.read(no) == sent[no - 1]
     connection.close()
