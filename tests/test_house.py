@@ -225,3 +225,16 @@ def test_each_module_says_what_lives_in_it(package: str) -> None:
         and not ast.get_docstring(ast.parse(source_of(module).read_text(encoding="utf-8")))
     ]
     assert silent == []
+
+
+def test_the_map_names_every_module_of_the_proxy() -> None:
+    named = set(
+        re.findall(
+            r"``([a-z_]+)``", ast.get_docstring(ast.parse((ROOT / "proxy/__init__.py").read_text())) or ""
+        )
+    )
+    there = {path.stem for path in (ROOT / "proxy").glob("*.py")} | {
+        path.parent.name for path in (ROOT / "proxy").glob("*/__init__.py")
+    }
+    unnamed = {"__init__", "__main__", "app", "config", "core", "model", "ports", "verdict"}
+    assert there - unnamed - named == set()
