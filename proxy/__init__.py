@@ -12,20 +12,27 @@ thinks is plain and synchronous; everything that waits is behind a port. ``excha
 
 Where a change goes:
 
-the wire        ``server`` accepts, ``incoming`` and ``reader`` read requests, ``routes`` picks the upstream,
-                ``exchange`` runs one exchange, ``relay`` passes its answer on, ``upstream`` and ``dial`` are
-                the other side, ``wire`` writes heads, ``answers`` speaks for us, ``thinking`` guards the core
-understanding   ``dialects`` read and write the four formats; ``sse``, ``codings``, ``tap`` read replies
-                beside the traffic; ``reading`` and ``layout`` read bodies without reading them again;
-                ``identity`` says what stays the same of an item
-the loop        ``tracker`` with ``placing``, ``likeness``, ``births``, ``turns`` (rules), ``threads``, ``shelf``,
-                ``heads``, ``placement`` (state), ``telling`` (records)
-judgement       ``chain`` runs the policies that ``rulebook`` builds; ``testing`` drives them in tests
-money           ``pricing`` prices; ``bounds``, ``purse``, ``treasury``, ``ledger``, ``windows``, ``orders``,
-                ``keyring``, ``payers``, ``unread``, ``probe`` hold budgets; ``stores`` keeps ledgers and heads
-the record      ``outbox`` takes, ``record`` writes and reads, ``redact`` hides, ``trees`` and ``details`` build
-                what people see, ``exchange_log`` exports, ``catalog`` and ``admin`` serve
-the terminal    ``cli``, ``options``, ``acting``, ``reporting`` (commands); ``render``, ``listing``, ``timeline``,
-                ``screen``, ``showing``, ``lookup``, ``wording``, ``welcome``, ``report`` (what they show);
-                ``run``, ``demo``, ``demo_agents``, ``demo_model``
+the wire
+    ``server`` accepts, ``incoming`` and ``reader`` read requests, ``routes`` picks the upstream,
+    ``exchange`` runs one exchange, ``relay`` passes its answer on, ``upstream`` and ``dial`` are the
+    other side, ``wire`` writes heads, ``answers`` speaks for us, ``thinking`` guards the core
+understanding
+    ``dialects`` read and write the four formats; ``sse``, ``codings``, ``tap`` read replies beside the
+    traffic; ``reading`` and ``layout`` read bodies without reading them again; ``identity`` says what
+    stays the same of an item
+the loop
+    ``tracker`` with ``placing``, ``likeness``, ``births``, ``turns`` (rules), ``threads``, ``shelf``,
+    ``heads``, ``placement`` (state), ``telling`` (records)
+judgement
+    ``chain`` runs the policies that ``rulebook`` builds; ``testing`` drives them in tests
+money
+    ``pricing`` prices; ``bounds``, ``purse``, ``treasury``, ``ledger``, ``windows``, ``orders``,
+    ``keyring``, ``payers``, ``unread``, ``probe`` hold budgets; ``stores`` keeps ledgers and heads
+the record
+    ``outbox`` takes, ``record`` writes and reads, ``redact`` hides, ``trees`` and ``details`` build
+    what people see, ``exchange_log`` exports, ``catalog`` and ``admin`` serve
+the terminal
+    ``cli``, ``options``, ``acting``, ``reporting`` (commands); ``render``, ``listing``, ``timeline``,
+    ``screen``, ``showing``, ``lookup``, ``wording``, ``welcome``, ``report`` (what they show); ``run``,
+    ``demo``, ``demo_agents``, ``demo_model``
 """
