@@ -43,6 +43,7 @@ from proxy.record import Reader, RecordMissing
 from proxy.record.events import event_json
 from proxy.record.schema import FILE
 from proxy.render import total_cost
+from proxy.reporting import report_command
 from proxy.screen import open_screen
 from proxy.showing import Album, of_one_run
 from proxy.welcome import welcome
@@ -87,7 +88,7 @@ def cli(context: click.Context, config: Path | None, data_dir: Path | None, json
 
 
 cli = common_options(cli, environment=True)  # type: ignore[assignment]
-for _command in acting.COMMANDS:
+for _command in (*acting.COMMANDS, report_command):
     cli.add_command(_command)
 
 

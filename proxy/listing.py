@@ -4,7 +4,7 @@ Columns are as wide as their widest cell, a pipe gets them uncut. What came over
 inert, what is not known is ``?``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -22,12 +22,12 @@ _CAUSE_STYLE = {"completed": "green", "error": "bold red", "open": "cyan"}
 
 def turns_table(turns: Sequence[Json], now: int) -> list[Text]:
     """Turns as they come, one a line."""
-    return _table(_TURNS, [_turn_cells(t, now) for t in turns])
+    return table(_TURNS, [_turn_cells(t, now) for t in turns])
 
 
 def sessions_table(sessions: Sequence[Json], now: int) -> list[Text]:
     """Sessions as they come, one a line."""
-    return _table(_SESSIONS, [_session_cells(s, now) for s in sessions])
+    return table(_SESSIONS, [_session_cells(s, now) for s in sessions])
 
 
 def _turn_cells(turn: Json, now: int) -> list[Text]:
@@ -82,7 +82,10 @@ def _text(value: Any, limit: int) -> str:
     return inert(str(value), limit) if value else UNKNOWN
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> list[Text]:
+def table(
+    titles: Sequence[str], rows: Sequence[Sequence[Text]], figures: Collection[str] = _FIGURES
+) -> list[Text]:
+    """Titles and rows in columns as wide as their widest cell; ``figures`` stand to the right."""
     kept = [i for i, title in enumerate(titles) if title != "LABELS" or any(r[i].plain for r in rows)]
     widths = {i: max([len(titles[i]), *(r[i].cell_len for r in rows)]) for i in kept}
     lines = []
@@ -90,9 +93,9 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> list[Text]:
         line = Text()
         for i in kept:
             gap = " " * (widths[i] - cells[i].cell_len)
-            line.append(gap if titles[i] in _FIGURES else "")
+            line.append(gap if titles[i] in figures else "")
             line.append_text(cells[i])
-            line.append("  " if titles[i] in _FIGURES else gap + "  ")
+            line.append("  " if titles[i] in figures else gap + "  ")
         line.rstrip()
         lines.append(line)
     return lines
