@@ -123,6 +123,8 @@ class Turn:
     """When its first request came."""
     last_ns: int = 0
     refused_ns: int | None = None
+    charged_to: "Turn | None" = None
+    """Another thread's turn that this one only branches off from: one budget holds for both."""
     """When we last refused one of its requests."""
     overtaken: bool = False
     """The next turn began while its last reply was on the way: it ends with that reply."""
@@ -252,7 +254,8 @@ class Thread:
             if turn is None or turn.thread.parent_turn is None:
                 break
             turn = turn.thread.parent_turn
-        return turn if turn is not None else self.turn
+        turn = turn if turn is not None else self.turn
+        return turn.charged_to or turn if turn is not None else None
 
 
 class Scope:

@@ -85,6 +85,7 @@ class Tracker:
         *,
         idle_after_ns: int = IDLE_NS,
         previews: bool = False,
+        texts: bool = True,
         max_bytes: int = 256_000_000,
         max_threads: int = 50_000,
         max_request_bytes: int = 128_000_000,
@@ -93,6 +94,8 @@ class Tracker:
         self.new_id = new_id
         self.idle_after_ns = idle_after_ns
         self.previews = previews
+        self.texts = texts
+        """Whether heads may hold content."""
         self.shelf = Shelf(
             self._forgotten,
             max_bytes=max_bytes,
@@ -224,6 +227,10 @@ class Tracker:
         pending = [(origin, call) for call in origin.pending] if origin is not None else []
         delta = replace(delta_of(request, match, pending, origin), answers=())
         turn = self._open_turn(thread, arrival)
+        if match.relation == "sibling" and match.step is not None and match.step.turn.charged_to is not None:
+            turn.charged_to = match.step.turn.charged_to
+        elif origin is not None and (match.relation == "sibling" or not delta.has_input):
+            turn.charged_to = origin.turn.charged_to or origin.turn
         placement = self._add_step(arrival, replace(match, by=by), turn, delta, origin)
         placement.new_thread = placement.new_turn = True
         return placement
@@ -384,16 +391,16 @@ class Tracker:
 
     def head(self, placement: Placement) -> dict[str, Any]:
         """The thread of a placement as a JSON-ready head for a ``ThreadStore``."""
-        return head(placement.thread_state)
+        return head(placement.thread_state, texts=self.texts)
 
     def heads(self) -> list[dict[str, Any]]:
         """Heads of all threads at hand, those in use last."""
-        return [head(thread) for thread in self.shelf.threads.values()]
+        return [head(thread, texts=self.texts) for thread in self.shelf.threads.values()]
 
     def changed_heads(self, most: int) -> list[dict[str, Any]]:
         """Heads of the threads that changed since the last call; beyond ``most``, of the newest ones."""
         changed, self._changed = list(self._changed.values()), {}
-        return [head(thread) for thread in changed[-most:]]
+        return [head(thread, texts=self.texts) for thread in changed[-most:]]
 
     def load(self, heads: Iterable[Mapping[str, Any]]) -> int:
         """Take in heads that are not at hand yet; answers how many were."""

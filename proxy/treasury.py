@@ -154,7 +154,7 @@ class Treasury:
         if at_once or self._changed(now_s):
             await self._take_in()
         self._wire(shell)
-        if self.purse is not None and now_s - self._beaten_s > _BEAT_S:
+        if self.purse is not None and now_s - self._beaten_s > min(_BEAT_S, self.purse.posture.ttl_s / 5):
             self._beaten_s = now_s
             await self.purse.beat()
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import yaml
 
+from proxy.record import Reader
+
 ROOT = Path(__file__).parents[2]
 USAGE = {"input_tokens": 100, "output_tokens": 10}
 PRICES = [{"model": "acme-*", "input": 3, "output": 15}]
@@ -99,7 +101,9 @@ class _Answer(BaseHTTPRequestHandler):
         start = {**_message(number, None, {}), "content": [], "stop_reason": None}
         start["usage"] = {"input_tokens": 100, "output_tokens": 1}
         self._event({"type": "message_start", "message": start})
-        self._event({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+        self._event(
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+        )
         for word in ("one ", "two ", "three"):
             delta = {"type": "text_delta", "text": word}
             self._event({"type": "content_block_delta", "index": 0, "delta": delta})
@@ -111,7 +115,9 @@ class _Answer(BaseHTTPRequestHandler):
             time_out = threading.Event()
             time_out.wait(2.0)
         self._event({"type": "content_block_stop", "index": 0})
-        self._event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 10}})
+        self._event(
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 10}}
+        )
         self._event({"type": "message_stop"})
         self.close_connection = True
 
@@ -222,21 +228,36 @@ class Served:
         eventually(none_held, f"still held: {found}")
         return found
 
+    def recorded_request(self) -> bytes:
+        """The body of the newest step as the record keeps it."""
+        done = looptap(self.config, self.data, "show", "last", "--request")
+        assert done.returncode == 0, done.stderr
+        return done.stdout.encode()
+
     def log_lines(self, word: str) -> list[str]:
         return [line for line in self.log.read_text().splitlines() if word in line]
 
 
-def request(text: str = "hello", *, max_tokens: int = 100, model: str = "acme-1", **more: Any) -> dict[str, Any]:
+def request(
+    text: str = "hello", *, max_tokens: int = 100, model: str = "acme-1", **more: Any
+) -> dict[str, Any]:
     """A conversation of one message."""
     messages = [{"role": "user", "content": text}]
     return {"model": model, "max_tokens": max_tokens, "messages": messages, **more}
 
 
-def grown(body: dict[str, Any], answer: dict[str, Any], *, error: bool = False, text: str = "") -> dict[str, Any]:
+def grown(
+    body: dict[str, Any], answer: dict[str, Any], *, error: bool = False, text: str = ""
+) -> dict[str, Any]:
     """The next request of the same conversation: calls answered, or a new question."""
     calls = [block for block in answer["content"] if block["type"] == "tool_use"]
     content: list[dict[str, Any]] = [
-        {"type": "tool_result", "tool_use_id": call["id"], "content": f"result {call['id']}", "is_error": error}
+        {
+            "type": "tool_result",
+            "tool_use_id": call["id"],
+            "content": f"result {call['id']}",
+            "is_error": error,
+        }
         for call in calls
     ]
     if text or not calls:
@@ -270,7 +291,9 @@ def eventually(holds: Callable[[], bool], otherwise: str) -> None:
 
 def looptap(config: Path, data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "proxy", *arguments, "--config", str(config), "--data-dir", str(data)]
-    return subprocess.run(command, cwd=ROOT, env=_clean(), capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=_clean(), capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def write_config(place: Path, model_url: str, settings: dict[str, Any]) -> Path:
@@ -345,3 +368,26 @@ def serve(place: Path, provider: Model, **settings: Any) -> Iterator[Served]:
 
 def _clean() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("LOOPTAP_")}
+
+
+def leave(port: int, body: dict[str, Any], ending: str) -> None:
+    """Send a request and hang up: at once, or in the middle of its stream."""
+    data = json.dumps(body).encode()
+    head = (
+        "POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        f"x-api-key: sk-client\r\nx-ending: {ending}\r\ncontent-length: {len(data)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
+        connection.sendall(head.encode() + data)
+        if ending == "slow":
+            seen = b""
+            while b"one" not in seen:
+                piece = connection.recv(65_536)
+                assert piece, "the stream ended early"
+                seen += piece
+
+
+def events(data: Path, kind: str) -> list[dict[str, Any]]:
+    """What the record holds of one kind of event."""
+    with Reader(data) as reader:
+        return [dict(record.data) for _, record in reader.events(0, types=[kind])]
