@@ -142,6 +142,7 @@ class _Parts:
             new_id(),
             idle_after_ns=settings.idle_after.ns,
             previews=record_bodies,
+            texts=record_bodies,
         )
         with suppress(RecordMissing), Reader(self.data_dir) as reader:
             tracker.load(reader.heads())

@@ -21,8 +21,11 @@ _STEPS = 6
 _TEXT = 4_000
 
 
-def head(thread: Thread) -> dict[str, Any]:
-    """A thread as JSON values, with the look-up keys under which it will be searched for."""
+def head(thread: Thread, *, texts: bool = True) -> dict[str, Any]:
+    """A thread as JSON values, with the look-up keys under which it will be searched for.
+
+    Without ``texts`` it holds no content: names and counters alone find the thread again.
+    """
     session, turn = thread.session, thread.turn
     steps = [step for step in thread.steps[-_STEPS:] if step.started]
     keys = {name.hex() for step in steps for name in (step.ask, step.reply) if name}
@@ -56,7 +59,7 @@ def head(thread: Thread) -> dict[str, Any]:
         "last_ns": thread.last_ns,
         "memories": {name: dict(memory) for name, memory in thread.memories.items()},
         "turn": _turn(turn) if turn is not None else None,
-        "steps": [_step(step) for step in steps],
+        "steps": [_step(step, texts) for step in steps],
     }
 
 
@@ -149,19 +152,19 @@ _STEP_FACTS = (
 )  # fmt: skip
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: Step, texts: bool) -> dict[str, Any]:
     return {
         **{name: getattr(step, name) for name in _STEP_FACTS},
         "ask": step.ask.hex(),
         "reply": step.reply.hex() if step.reply is not None else None,
         "said": step.said.hex(),
-        "text": step.text[:_TEXT],
+        "text": step.text[:_TEXT] if texts else "",
         "running": step.turn is step.thread.turn,
         "bill": _bill(step.bill),
         "calls": [
             {
                 **{field.name: getattr(call, field.name) for field in fields(Call) if field.name != "digest"},
-                "arguments": "" if call.answered else call.arguments[:_TEXT],
+                "arguments": call.arguments[:_TEXT] if texts and not call.answered else "",
                 "digest": call.digest.hex(),
             }
             for call in step.calls
