@@ -20,7 +20,7 @@ DOORS = {
     "opentelemetry": ("exporters.otel",),
     "pydantic": ("proxy.config", "policies"),
     "yaml": ("proxy.config",),
-    "click": ("proxy.cli", "proxy.acting", "proxy.options"),
+    "click": ("proxy.cli", "proxy.acting", "proxy.options", "proxy.reporting"),
 }
 """Each foreign library and the only modules (with what lies below them) that may import it."""
 
