@@ -58,6 +58,9 @@ class Head:
     target: str
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
+    _fields: dict[bytes, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """First values by lower-case name, filled at the first look: many parts look fields up."""
+
     @property
     def path(self) -> str:
         """The target without its query."""
@@ -65,10 +68,11 @@ class Head:
 
     def get(self, name: bytes) -> bytes | None:
         """First value of a field by its lower-case name."""
-        for key, value in self.headers:
-            if key.lower() == name:
-                return value
-        return None
+        fields = self._fields
+        if not fields:
+            for key, value in self.headers:
+                fields.setdefault(key.lower(), value)
+        return fields.get(name)
 
 
 @dataclass(frozen=True, slots=True)

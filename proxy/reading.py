@@ -21,7 +21,17 @@ from typing import Any
 
 import orjson
 
-from proxy.layout import Layout, common_prefix, common_suffix, compare, follow, mended, same_text, survey
+from proxy.layout import (
+    Layout,
+    bounded,
+    common_prefix,
+    common_suffix,
+    compare,
+    follow,
+    mended,
+    same_text,
+    survey,
+)
 from proxy.model import Exchange, Item, Message, ModelRequest, Splice
 from proxy.ports import Dialect, Unreadable
 
@@ -64,11 +74,13 @@ class Reading:
     starts: "array[int]"
     ends: "array[int]"
     splice: Splice | None = None
+    parts: int = 0
+    """Objects that its messages hold, at most."""
 
     @property
     def weight(self) -> int:
         """Rough bytes that this reading holds: the body, its text as items, the objects."""
-        return 2 * len(self.body) + 900 * len(self.starts) + 2_000
+        return 2 * len(self.body) + 900 * self.parts + 2_000
 
 
 class Library:
@@ -154,14 +166,14 @@ def read(dialect: Dialect, exchange: Exchange, body: bytes, base: Reading | None
         else:
             base = None
     fields = _fields(body, layout, base)
-    messages, shared = _messages(dialect, body, layout, base)
+    messages, shared, parts = _messages(dialect, body, layout, base)
     old_chain = base.request.chain if base is not None else ()
     chain = _chain(messages, old_chain[:shared], base, layout)
     request = dialect.read_request(exchange.head, exchange.path, fields, messages)
     request = replace(request, chain=chain, shared=shared)
     return Reading(
         exchange.id, body, request, fields, layout.spans, layout.list_start, layout.list_end,
-        layout.starts, layout.ends, splice,
+        layout.starts, layout.ends, splice, parts,
     )  # fmt: skip
 
 
@@ -184,10 +196,13 @@ def _fields(body: bytes, layout: Layout, base: Reading | None) -> dict[str, Any]
 
 def _messages(
     dialect: Dialect, body: bytes, layout: Layout, base: Reading | None
-) -> tuple[tuple[Message, ...], int]:
+) -> tuple[tuple[Message, ...], int, int]:
+    """All messages, how many of them at the beginning are the base's, and how many objects they hold."""
     known = base.request.messages if base is not None else ()
     total = len(layout.starts)
+    bounded(total)
     fresh: list[Message] = []
+    parts = 0
     moved: dict[bytes, Message] = {}
     if base is not None and total - layout.head - layout.tail >= _MOVED:
         moved = {message.raw_hash: message for message in known[layout.head : len(known) - layout.tail]}
@@ -196,10 +211,20 @@ def _messages(
         name = blake2b(raw, digest_size=16).digest()
         message = moved.get(name)
         if message is None:
-            message = replace(dialect.read_message(parse(raw)), raw_hash=name)
+            value = parse(raw)
+            parts += _breadth(value)
+            bounded(parts)
+            read_now = dialect.read_message(value)
+            message = Message(read_now.role, read_now.items, name)
         fresh.append(message)
     messages = (*known[: layout.head], *fresh, *known[len(known) - layout.tail :])
-    return messages, layout.head
+    return messages, layout.head, parts + (base.parts if base is not None else 0)
+
+
+def _breadth(message: Any) -> int:
+    """How many objects a message becomes: itself, and its blocks or calls."""
+    lists = [value for value in message.values() if type(value) is list] if type(message) is dict else ()
+    return 1 + sum(map(len, lists))
 
 
 def _chain(
@@ -250,6 +275,7 @@ def _read_plainly(dialect: Dialect, exchange: Exchange, body: bytes) -> Reading:
         raise Unreadable("the body is no JSON object")
     listed = value.pop(dialect.list_key, None)
     parts = listed if isinstance(listed, list) else [] if listed is None else [listed]
+    bounded(sum(map(_breadth, parts)))
     messages = tuple(dialect.read_message(part) for part in parts)
     chain: list[bytes] = []
     at = SEED

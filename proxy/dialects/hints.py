@@ -112,10 +112,10 @@ def read_hints(head: Head, fields: Mapping[str, Any], *, system: str = "", ask: 
     """Read the hints of a request: its header fields, its body's fields, its system text and the
     last user text (``ask``)."""
     values: dict[bytes, str] = {}
-    for name, raw in head.headers:
-        lower = name.lower()
-        if lower in _WANTED and lower not in values:
-            values[lower] = raw.decode("latin-1").strip()
+    for name in _WANTED:
+        raw = head.get(name)
+        if raw is not None:
+            values[name] = raw.decode("latin-1").strip()
     client = client_name(values.get(b"user-agent", ""))
     kind = _side_kind(system, ask)
     if b"thread-id" in values or b"x-codex-turn-metadata" in values:
