@@ -220,6 +220,8 @@ class Book:
     """The rules over a shelf."""
 
     def __init__(self, shelf: Shelf, windows: Windows) -> None:
+        self.untold: list[Alert] = []
+        """Alerts of operations whose answer has no place for them; the next that has one brings them."""
         self._shelf = shelf
         self._windows = windows
 
@@ -227,10 +229,10 @@ class Book:
         self, grant_id: str, claims: Sequence[Claim], names: Sequence[str], ttl_ns: int, now_ns: int
     ) -> Grant:
         """Hold all claims or none."""
-        alerts = self._expire(now_ns)
+        self._expire(now_ns)
         stopped = self._shelf.stopped(names) if names else None
         if stopped is not None:
-            return Grant(grant_id, refusal=Refusal(stopped=stopped), alerts=tuple(alerts))
+            return Grant(grant_id, refusal=Refusal(stopped=stopped), alerts=self._told())
         drafts: dict[str, Counter] = {}
         holds: list[Hold] = []
         for claim in claims:
@@ -238,29 +240,29 @@ class Book:
             take = _fitting(claim, draft.room)
             if take is None:
                 balance = self._before(draft.key, draft, holds)
-                return Grant(grant_id, refusal=Refusal(claim, balance), alerts=tuple(alerts))
+                return Grant(grant_id, refusal=Refusal(claim, balance), alerts=self._told())
             draft.held += take
             holds.append(Hold(claim, take, draft.key, draft.starts_ns, draft.ends_ns))
         for draft in drafts.values():
-            alerts += draft.crossed()
+            self.untold += draft.crossed()
             draft.touched_ns = now_ns
             self._shelf.put_counter(draft)
         expires_ns = now_ns + ttl_ns
         if holds:
             kept = tuple([(hold.key, hold.amount) for hold in holds])
             self._shelf.put_reservation(Reservation(grant_id, "open", expires_ns, kept))
-        return Grant(grant_id, tuple(holds), None, expires_ns, tuple(alerts))
+        return Grant(grant_id, tuple(holds), None, expires_ns, self._told())
 
     def settle(self, grant: Grant, amounts: Sequence[int | None], now_ns: int) -> Receipt:
         """Charge what it cost, once."""
-        alerts = self._expire(now_ns)
+        self._expire(now_ns)
         if grant.refusal is not None or not grant.holds:
-            return Receipt(grant.id, applied=False, alerts=tuple(alerts))
+            return Receipt(grant.id, applied=False, alerts=self._told())
         known = self._shelf.reservation(grant.id)
         if known is not None and known.state == "settled":
-            return Receipt(grant.id, applied=False, alerts=tuple(alerts))
+            return Receipt(grant.id, applied=False, alerts=self._told())
         if known is None and grant.expires_ns + KEEP_SETTLED_NS <= now_ns:
-            return Receipt(grant.id, applied=False, alerts=tuple(alerts))
+            return Receipt(grant.id, applied=False, alerts=self._told())
         state = known.state if known is not None else None
         overruns = []
         for index, (hold, actual) in enumerate(zip(grant.holds, amounts, strict=True)):
@@ -283,7 +285,7 @@ class Book:
                 counter.assumed += charge
             if charge > held and counter.used > counter.hard + counter.topup:
                 overruns.append(counter.balance())
-            alerts += counter.crossed()
+            self.untold += counter.crossed()
             counter.touched_ns = now_ns
             self._shelf.put_counter(counter)
         kept = known.holds if known is not None else ()
@@ -292,16 +294,16 @@ class Book:
             grant.id,
             applied=True,
             late=state == "expired",
-            alerts=tuple(alerts),
+            alerts=self._told(),
             overruns=tuple(overruns),
         )
 
     def release(self, grant_id: str, now_ns: int) -> Receipt:
         """Give everything back, once."""
-        alerts = tuple(self._expire(now_ns))
+        self._expire(now_ns)
         known = self._shelf.reservation(grant_id)
         if known is None or known.state == "settled":
-            return Receipt(grant_id, applied=False, alerts=alerts)
+            return Receipt(grant_id, applied=False, alerts=self._told())
         for key, amount in known.holds:
             counter = self._shelf.counter(key)
             if counter is None:
@@ -314,7 +316,7 @@ class Book:
             self._shelf.put_counter(counter)
         late = known.state == "expired"
         self._shelf.put_reservation(Reservation(grant_id, "settled", known.expires_ns, known.holds, now_ns))
-        return Receipt(grant_id, applied=True, late=late, alerts=alerts)
+        return Receipt(grant_id, applied=True, late=late, alerts=self._told())
 
     def renew(self, grant_ids: Sequence[str], ttl_ns: int, now_ns: int) -> None:
         """Give open reservations more time."""
@@ -341,15 +343,18 @@ class Book:
 
     def sweep(self, now_ns: int) -> list[Alert]:
         """End what has expired, all of it, and forget what is over."""
-        alerts: list[Alert] = []
         while self._shelf.due(now_ns, 1):
-            alerts += self._expire(now_ns)
+            self._expire(now_ns)
         self._shelf.forget(now_ns)
+        return list(self._told())
+
+    def _told(self) -> tuple[Alert, ...]:
+        alerts = tuple(self.untold)
+        self.untold.clear()
         return alerts
 
-    def _expire(self, now_ns: int) -> list[Alert]:
+    def _expire(self, now_ns: int) -> None:
         """End reservations whose time is over: what is unknown is charged as held."""
-        alerts: list[Alert] = []
         for reservation in self._shelf.due(now_ns, EXPIRE_AT_ONCE):
             for key, amount in reservation.holds:
                 counter = self._shelf.counter(key)
@@ -358,12 +363,11 @@ class Book:
                 counter.held -= amount
                 counter.used += amount
                 counter.assumed += amount
-                alerts += counter.crossed()
+                self.untold += counter.crossed()
                 self._shelf.put_counter(counter)
             reservation.state = "expired"
             reservation.closed_ns = now_ns
             self._shelf.put_reservation(reservation)
-        return alerts
 
     def _draft(self, claim: Claim, drafts: dict[str, Counter], now_ns: int) -> Counter:
         """A copy of the claim's counter to try things on; kept only when all claims fit."""

@@ -122,7 +122,7 @@ class RedisLedger:
         amounts = actual_amounts(grant, actual)
         await self._clear_the_way()
         if grant.refusal is not None or not grant.holds or self._totals.was_closed(grant.id):
-            return Receipt(grant.id, applied=False)
+            return Receipt(grant.id, applied=False, alerts=self._alerts_of({}))
         mine = self._totals.close(grant.id)
         if mine:
             self._totals.charge(grant, amounts)
@@ -136,7 +136,7 @@ class RedisLedger:
         }
         answer = await self._told("settle", fields, now_ns, mine)
         if answer is None:
-            return Receipt(grant.id, applied=False, queued=True)
+            return Receipt(grant.id, applied=False, queued=True, alerts=self._alerts_of({}))
         if not answer["applied"]:
             if mine:
                 self._totals.charge(grant, amounts, -1)
@@ -154,11 +154,11 @@ class RedisLedger:
     async def release(self, grant: Grant, *, now_ns: int) -> Receipt:
         await self._clear_the_way()
         if grant.refusal is not None or not grant.holds or self._totals.was_closed(grant.id):
-            return Receipt(grant.id, applied=False)
+            return Receipt(grant.id, applied=False, alerts=self._alerts_of({}))
         mine = self._totals.close(grant.id)
         answer = await self._told("release", {"id": grant.id}, now_ns, mine)
         if answer is None:
-            return Receipt(grant.id, applied=False, queued=True)
+            return Receipt(grant.id, applied=False, queued=True, alerts=self._alerts_of({}))
         return Receipt(
             grant.id,
             applied=bool(answer["applied"]),

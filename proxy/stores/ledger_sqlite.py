@@ -188,11 +188,14 @@ class _Desk:
         self._db: sqlite3.Connection | None = None
         self._shelf: SqliteShelf | None = None
         self._book: Book | None = None
+        self._carried: list[Alert] = []
+        """Alerts not told yet when the file was closed because it failed."""
         self._synced_s = 0.0
         self.unsynced = False
 
     def serve(self, jobs: Sequence[_Job]) -> str | None:
         """Do the jobs in one transaction. Returns what was wrong with the file."""
+        untold = list(self._book.untold) if self._book is not None else []
         try:
             shelf, book = self._open()
             shelf.begin()
@@ -200,13 +203,13 @@ class _Desk:
                 job.answer = job.work(shelf, book)
             shelf.commit()
         except (OSError, sqlite3.Error, LedgerNewer) as error:
-            self._drop(error)
+            self._drop(error, untold)
             for job in jobs:
                 job.answer = job.queued
                 job.error = None if job.queued else LedgerAway(f"the ledger's file fails: {error}")
             return str(error)
         except Exception as error:  # noqa: BLE001 - it must not end the thread that everybody waits for
-            self._undo()
+            self._undo(untold)
             if len(jobs) == 1:  # a bug of ours, or a claim that makes no sense: its caller shall hear of it
                 jobs[0].answer, jobs[0].error = None, error
                 return None
@@ -237,16 +240,20 @@ class _Desk:
             self._db = open_file(self._path)
             self._shelf = SqliteShelf(self._db)
             self._book = Book(self._shelf, self._windows)
+            self._book.untold = self._carried
         return self._shelf, self._book
 
-    def _undo(self) -> None:
+    def _undo(self, untold: list[Alert]) -> None:
+        if self._book is not None:
+            self._book.untold = untold
         if self._shelf is not None:
             with suppress(sqlite3.Error):
                 self._shelf.rollback()
 
-    def _drop(self, error: Exception) -> None:
-        self._undo()
+    def _drop(self, error: Exception, untold: list[Alert]) -> None:
+        self._undo(untold)
         if getattr(error, "sqlite_errorname", "") not in ("SQLITE_BUSY", "SQLITE_FULL"):
+            self._carried = untold
             self.close()
 
 

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 SILENCE_S = 2.0
 """A request that is not answered by then ends the connection."""
+STILL_S = 0.05
 CONNECT_S = 5.0
 _LINE = b"\r\n"
 
@@ -154,15 +155,18 @@ class Resp(asyncio.Protocol):
 
     # -- inside
 
-    def _look(self, answered: int) -> None:
+    def _look(self, answered: int, last: bool = False) -> None:
         """End the connection when nothing was answered since the last look."""
         self._watch = None
         if not self._waiting or self.gone.done():
             return
-        if answered == self._answered:
+        if answered != self._answered:
+            self._watch = self._loop.call_later(self._silence_s, self._look, self._answered)
+        elif not last:
+            # A loop that stood still runs its timers before it reads: what has come is read first.
+            self._watch = self._loop.call_later(STILL_S, self._look, answered, True)
+        else:
             self.end(f"no answer within {self._silence_s:g} s")
-            return
-        self._watch = self._loop.call_later(self._silence_s, self._look, self._answered)
 
     def _over(self, why: str) -> None:
         if self.gone.done():

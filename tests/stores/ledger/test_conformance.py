@@ -404,6 +404,14 @@ async def test_alerts_of_an_assumption_are_told_by_who_notices(till: Till) -> No
     assert [(alert.share, alert.balance.assumed) for alert in alerts] == [(8_000, 9)]
 
 
+async def test_alerts_that_a_list_of_balances_brings_up_are_told_with_the_next_answer(till: Till) -> None:
+    await till.reserve(claim(9, alert_at=(8_000,)), ttl_s=1)
+    till.now += 2 * SECOND
+    assert (await till.balance()).assumed == 9
+    assert [alert.share for alert in (await till.reserve(claim(5, alert_at=(8_000,)))).alerts] == [8_000]
+    assert (await till.reserve(claim(5, alert_at=(8_000,)))).alerts == ()
+
+
 async def test_balances_list_every_live_counter_in_order(till: Till) -> None:
     claims = [
         claim(1, subject="b"), claim(2, subject="a"), claim(3, budget="a", window="month"),
