@@ -289,6 +289,11 @@ def eventually(holds: Callable[[], bool], otherwise: str) -> None:
         pause.wait(0.05)
 
 
+def wait_s(seconds: float) -> None:
+    """Let a limit's own time pass, where nothing else can be waited for."""
+    threading.Event().wait(seconds)
+
+
 def looptap(config: Path, data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "proxy", *arguments, "--config", str(config), "--data-dir", str(data)]
     return subprocess.run(
