@@ -87,8 +87,10 @@ class Decoding:
 
 def decode_body(body: bytes, content_encoding: bytes | None, limit: int) -> bytes:
     """A whole body, plain; the very same object where there is nothing to undo. Raises Undecodable."""
+    if not content_encoding or not body:
+        return body
     decoding = Decoding(content_encoding)
-    if decoding.plain or not body:
+    if decoding.plain:
         return body
     found: list[bytes] = []
     size = 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,9 @@ class StoredExchange:
 
 def pack_headers(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Header fields as one value: names and values in turn, a line each (neither can hold a line end)."""
-    flat = [part for field in headers for part in field]
-    packed = b"\n".join(flat)
-    if flat and packed.count(b"\n") != len(flat) - 1:
-        packed = b"\n".join(part.replace(b"\n", b" ") for part in flat)
+    packed = b"\n".join(chain.from_iterable(headers))
+    if headers and packed.count(b"\n") != 2 * len(headers) - 1:
+        packed = b"\n".join(part.replace(b"\n", b" ") for part in chain.from_iterable(headers))
     return packed
 
 
