@@ -6,6 +6,7 @@ Also used for the option classes of policies and exporters, so that their errors
 import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -178,9 +179,25 @@ def read_options(
     cls: Any, source: Source, path: KeyPath, values: Mapping[str, Any]
 ) -> tuple[Any, list[Problem]]:
     """Validate somebody's own options (a pydantic model or dataclass) with errors worded as ours."""
+    if is_dataclass(cls) and (unknown := _strange_keys(cls, source, path, values)):
+        return None, unknown  # pydantic passes over what a plain dataclass does not have
     adapter = TypeAdapter(cls)
     try:
         return adapter.validate_python(dict(values)), []
     except ValidationError as error:
         root = cls if isinstance(cls, type) and issubclass(cls, BaseModel) else BaseModel
         return None, Wording(root, source, values, prefix=path).problems(error)
+
+
+def _strange_keys(cls: Any, source: Source, path: KeyPath, values: Mapping[str, Any]) -> list[Problem]:
+    known = {field.name for field in fields(cls)}
+    return [
+        source.problem(
+            (*path, name),
+            "unknown key",
+            meant(name, known) or (f"known here: {', '.join(sorted(known))}" if known else ""),
+            at_key=True,
+        )
+        for name in values
+        if name not in known
+    ]
