@@ -21,6 +21,9 @@ import orjson
 from proxy.model import Splice
 from proxy.ports import Unreadable
 
+MAX_ELEMENTS = 100_000
+"""Messages, or blocks in the messages that are new, of one request: as many as the most generous
+provider takes. Each becomes objects many times its size, made while everybody waits."""
 _CHUNK = 65_536
 _SPACE = b" \t\n\r"
 _GAP = re.compile(rb"[ \t\n\r]*")
@@ -221,10 +224,17 @@ def _walk_fields(text: bytes, at: int, raws: Mapping[str, msgspec.Raw]) -> dict[
     return spans if whole or not raws else None
 
 
+def bounded(count: int) -> None:
+    """Raises Unreadable where a request has more parts than any provider takes."""
+    if count > MAX_ELEMENTS:
+        raise Unreadable(f"the body has more than {MAX_ELEMENTS} messages or blocks")
+
+
 def _elements(
     text: bytes, at: int, offset: int, raws: Sequence[msgspec.Raw]
 ) -> "tuple[array[int], array[int]] | None":
     """Offsets of a list's elements; None where one is no object (its end would not show itself)."""
+    bounded(len(raws))
     starts, ends = array("q"), array("q")
     for raw in raws:
         while text[at] in _SPACE:

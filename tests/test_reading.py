@@ -304,11 +304,37 @@ def test_what_is_no_request_is_unreadable(raw: bytes) -> None:
         library.read(Plain(), exchange(1), raw)
 
 
-def test_a_million_messages_take_bounded_time() -> None:
-    raw = b'{"messages":[' + b",".join([b'{"a":1}'] * 200_000) + b"]}"
+@pytest.mark.parametrize("usual", [True, False], ids=["in the usual frame", "read plainly"])
+def test_a_million_messages_take_bounded_time(usual: bool) -> None:
+    def many(count: int) -> bytes:
+        odd = b"" if usual else b",1"
+        return b'{"messages":[' + b",".join([b'{"a":1}'] * count) + odd + b"]}"
+
     begun = time.monotonic()
-    assert len(read(Plain(), exchange(), raw).request.messages) == 200_000
+    assert len(read(Plain(), exchange(), many(90_000)).request.messages) == 90_000 + (not usual)
+    dialect = Plain()
+    with pytest.raises(Unreadable, match="more than 100000 messages"):
+        read(dialect, exchange(), many(1_000_000))
+    assert dialect.messages_read == 0
     assert time.monotonic() - begun < 20  # linear: some microseconds each, also on a busy machine
+
+
+def test_a_message_of_a_million_blocks_is_not_read() -> None:
+    library, dialect = Library(), Plain()
+    library.read(dialect, exchange(0), body([message("x")]))
+    wide = body([message("x"), {"role": "user", "content": [{}] * 100_000}])
+    for raw in (wide, wide[:-2] + b",1]}"):
+        with pytest.raises(Unreadable, match="more than 100000"):
+            library.read(dialect, exchange(1), raw)
+    assert dialect.messages_read <= 2  # the short one, at most anew
+
+
+def test_a_reading_weighs_what_its_blocks_become() -> None:
+    narrow = read(Plain(), exchange(), body([message("x" * 3_000)]))
+    wide = read(Plain(), exchange(), body([{"role": "user", "content": [{}] * 1_000}]))
+    assert wide.weight > 100 * narrow.weight
+    longer = body([{"role": "user", "content": [{}] * 1_000}, message("more")])
+    assert read(Plain(), exchange(), longer, wide).weight > wide.weight
 
 
 def test_parse_says_what_is_wrong() -> None:
