@@ -55,42 +55,68 @@ class Held(Protocol):
         ...
 
 
+SMALL = 1024 * 1024
+"""Bytes up to which an announced body is read although the room is full: it fits beside the large ones."""
+_OVER = 8
+"""The part of the limit that small bodies may take above it."""
+
+
 class Room:
-    """Bytes of request bodies held whole, over all connections."""
+    """Bytes of request bodies held whole, over all connections.
+
+    A full room is not read into, but for two kinds of bodies: small ones, up to an eighth above the
+    limit, so that one client's large uploads do not stop all others; and the oldest, since half-read
+    bodies would otherwise wait for each other.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self._last = limit + min(limit // _OVER, 64 * SMALL)
         self._full_since: float | None = None
         self._readers: dict[IncomingRequest, None] = {}
         """Bodies still being read, in order of arrival."""
 
     def enter(self, request: "IncomingRequest") -> None:
         self._readers[request] = None
+        if self.is_full and not self._may_read(request):
+            request.connection.hold(HOLD_ROOM)
 
     def leave(self, request: "IncomingRequest") -> None:
         """No more of this body will come."""
-        self._readers.pop(request, None)
+        if request not in self._readers:
+            return
+        del self._readers[request]
+        if self.is_full and self._readers:
+            next(iter(self._readers)).connection.unhold(HOLD_ROOM)
 
     def add(self, size: int) -> None:
         """Account for bytes (negative: for their release); reading stops and goes on by it."""
-        was_full = self.used >= self.limit
+        before = self.used
         self.used += size
-        is_full = self.used >= self.limit
-        if is_full and not was_full:
+        if self.used < self.limit:
+            if before >= self.limit:
+                self._full_since = None
+                for reader in list(self._readers):
+                    reader.connection.unhold(HOLD_ROOM)
+        elif before < self.limit or (before < self._last) != (self.used < self._last):
             for reader in list(self._readers):
-                reader.connection.hold(HOLD_ROOM)
-        elif was_full and not is_full:
-            self._full_since = None
-            for reader in list(self._readers):
-                reader.connection.unhold(HOLD_ROOM)
+                if self._may_read(reader):
+                    reader.connection.unhold(HOLD_ROOM)
+                else:
+                    reader.connection.hold(HOLD_ROOM)
+
+    def _may_read(self, request: "IncomingRequest") -> bool:
+        """Whether a body is read although the room is full."""
+        small = 0 < request.length <= SMALL and self.used < self._last
+        return small or request is next(iter(self._readers), None)
 
     @property
     def is_full(self) -> bool:
         return self.used >= self.limit
 
     def sweep(self, now: float, patience_s: float) -> None:
-        """Half-read bodies could wait for each other for ever: give the newest one up."""
+        """A full room that stays full (its oldest body does not come, say): give the newest up."""
         if not self.is_full or not self._readers:
             self._full_since = None
         elif self._full_since is None:
@@ -186,8 +212,6 @@ class IncomingRequest:
             self._room.add(self._size)
         if not self.complete:
             self._room.enter(self)
-            if self._room.is_full:
-                self.connection.hold(HOLD_ROOM)
             try:
                 await self._wait()
             finally:

@@ -298,9 +298,9 @@ def test_room_for_bodies_is_bounded_and_comes_free(upstream: RawUpstream) -> Non
             for client in clients:
                 stack.enter_context(contextlib.closing(client.sock))
                 client.send(request(MODEL, fields=b"Content-Length: 900000\r\n") + b"x" * 400_000)
-            assert eventually(lambda: proxy.server.counters.held_connections == 3)
+            assert eventually(lambda: proxy.server.counters.held_connections == 2)  # not the oldest
             assert proxy.server.counters.buffered_bytes < 1_300_000
-            # Nobody can finish: the newest is given up, and the others go on.
+            # Nobody finishes: the newest is given up, and the others go on.
             answers = []
             for client in clients:
                 client.sock.settimeout(0.05)
@@ -317,3 +317,27 @@ def test_room_for_bodies_is_bounded_and_comes_free(upstream: RawUpstream) -> Non
         good = proxy.ask(request(MODEL, b"x" * 900_000))
         assert good is not None
         assert good.status == 200
+
+
+def test_large_bodies_that_fill_the_room_wait_for_each_other_in_turn_and_stop_no_small_ones(
+    upstream: RawUpstream,
+) -> None:
+    size, half = 3_000_000, 2_000_000
+    limits = WireLimits(max_buffered=5_000_000, room_s=30.0)
+    upstream.reply = OK
+    with proxy_to({"anthropic": upstream.url}, limits=limits) as proxy, contextlib.ExitStack() as stack:
+        clients = [proxy.connect() for _ in range(3)]
+        head = request(MODEL, fields=b"Content-Length: %d\r\n" % size)
+        for client in clients:
+            stack.enter_context(contextlib.closing(client.sock))
+            client.send(head + b"x" * half)
+        assert eventually(lambda: proxy.server.counters.held_connections == 2)
+        small = proxy.ask(request(MODEL, b"{}"))
+        assert small is not None
+        assert small.status == 200
+        for client in clients:  # each can only end because the one before it did
+            client.send(b"x" * (size - half))
+            answer = client.response()
+            assert answer is not None
+            assert answer.status == 200
+        assert eventually(lambda: proxy.server.counters.buffered_bytes == 0)
