@@ -336,6 +336,8 @@ class UpstreamConnection(asyncio.Protocol):
         parser = self._parser
         assert parser is not None
         status = parser.get_status_code()
+        if status < 100:  # the parser lets it have a body, which would go out without a head
+            raise ValueError(f"its answer has the status {status:03}")
         if status < 200 and status != 101:
             self._interim = True
             if status == 100 and self._sink is not None and not self._complete:

@@ -424,3 +424,16 @@ def test_a_slow_upstream_holds_the_client(any_proxy: Proxy, upstream: RawUpstrea
         answer = client.response()
         assert answer is not None
         assert answer.status == 200
+
+
+@pytest.mark.parametrize("status", [b"000", b"042"])
+def test_a_status_that_is_none_gives_no_body_without_a_head(
+    proxy: Proxy, upstream: RawUpstream, status: bytes
+) -> None:
+    sent = b"HTTP/1.1 " + status + b" Odd\r\nContent-Length: 3\r\n\r\nabc"
+    upstream.script = lambda wire, message: wire.send(sent)
+    for path in (MODEL, FREE):
+        answer = proxy.ask(request(path, b"{}"))
+        assert answer is not None
+        assert answer.status == 502
+        assert b"abc" not in answer.body
