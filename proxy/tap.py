@@ -16,7 +16,8 @@ from proxy.model import Event, Outcome
 from proxy.ports import ResponseDecoder
 
 _FAR = 8
-"""Times the limit after which not even the usage is waited for: no reply is as long as that."""
+"""Times the limit after which not even the usage is waited for: no reply is as long as that. Where
+an encoding is undone the limit itself ends it, since there few bytes on the wire make many here."""
 
 _NONE: Sequence[Event] = ()
 
@@ -48,12 +49,13 @@ class Tap:
         """Our own bug, if one came up."""
         self.problem = ""
         """Why the reply could not be read, if so."""
-        try:
-            self._decoding: Decoding | None = Decoding(content_encoding)
-            if self._decoding.plain:
-                self._decoding = None
-        except Undecodable as problem:
-            self._stop(str(problem))
+        self._decoding: Decoding | None = None
+        if content_encoding:
+            try:
+                decoding = Decoding(content_encoding)
+                self._decoding = None if decoding.plain else decoding
+            except Undecodable as problem:
+                self._stop(str(problem))
 
     def feed(self, data: bytes, now_ns: int) -> Sequence[Event]:
         """Take a chunk as it came from the upstream; what it completed."""
@@ -93,8 +95,9 @@ class Tap:
 
     def _read(self, data: bytes, now_ns: int) -> Sequence[Event]:
         self._size += len(data)
-        if self._size > _FAR * self._limit:
-            self._stop(f"the reply has more than {_FAR * self._limit} bytes once decoded")
+        far = self._limit if self._decoding is not None else _FAR * self._limit
+        if self._size > far:
+            self._stop(f"the reply has more than {far} bytes once decoded")
             return _NONE
         decoder = self._decoder
         if decoder is None:

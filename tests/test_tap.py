@@ -126,3 +126,11 @@ def test_the_outcome_is_one_value_however_often_it_is_asked_for() -> None:
     tap.feed(b"x", 1)
     assert tap.finish() is tap.finish()
     assert list(tap.feed(b"late", 2)) == []
+
+
+def test_an_encoded_reply_is_read_to_the_limit_and_no_further() -> None:
+    decoder = Counting()
+    tap = Tap(decoder, b"gzip", 1_000_000)
+    tap.feed(gzip.compress(b":" * 8_000_000), 1)
+    assert decoder.bytes <= 1_000_000
+    assert "more than 1000000 bytes" in tap.problem
