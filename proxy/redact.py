@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 DOTS = "…"
-_DOTS = DOTS.encode("utf-8")
+_DOTS = b"..."
+"""Headers are latin-1 wherever they are told again, where the other dots would come out as three letters."""
 
 _HEADER = re.compile(
     rb"auth|token|secret|passw|credential|cookie|signature|session-key|"
@@ -42,9 +43,13 @@ _PERCENT = re.compile(r"%([0-9A-Fa-f]{2})")
 
 def redact_headers(headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
     """The same fields in the same order, secrets replaced by dots."""
-    if not any(is_secret_header(name) for name, _ in headers):
-        return tuple(headers)
-    return tuple([(name, _value(name, value)) for name, value in headers])
+    kept: list[tuple[bytes, bytes]] | None = None
+    for at, (name, value) in enumerate(headers):
+        if is_secret_header(name):
+            if kept is None:
+                kept = list(headers)
+            kept[at] = (name, _value(name, value))
+    return tuple(headers if kept is None else kept)
 
 
 def redact_target(target: str) -> str:
@@ -65,7 +70,7 @@ def is_secret_header(name: bytes) -> bool:
 
 
 def _value(name: bytes, value: bytes) -> bytes:
-    if not value.strip() or not is_secret_header(name):
+    if not value.strip():
         return value
     lower = name.lower()
     if lower in _SCHEMED or lower.endswith(b"-authorization"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.redact import DOTS, redact_headers, redact_target
+from proxy.redact import redact_headers, redact_target
 
 SECRET = "s3cr3t-VALUE-0123456789"
 
@@ -20,7 +20,7 @@ SECRET = "s3cr3t-VALUE-0123456789"
 def test_a_credential_header_becomes_dots(name: str) -> None:
     (field,) = redact_headers([(name.encode(), SECRET.encode())])
     assert field[0] == name.encode()
-    assert field[1] == DOTS.encode()
+    assert field[1] == b"..."
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_credential_header_becomes_dots(name: str) -> None:
 )
 def test_only_the_scheme_word_stays(sent: bytes, kept: bytes) -> None:
     ((_, value),) = redact_headers([(b"authorization", sent)])
-    assert value == kept + DOTS.encode()
+    assert value == kept + b"..."
 
 
 @pytest.mark.parametrize(
