@@ -87,6 +87,10 @@ class PrometheusExporter(Collector):
         self._turns = _Sums("looptap_turns", "Turns ended, by cause.", "cause")
         self._threads = _Sums("looptap_threads", "Threads begun, by kind.", "kind")
         self._findings = _Sums("looptap_findings", "What the policies saw.", "policy", "kind", "severity")
+        self._interventions = _Sums(
+            "looptap_interventions", "What was done about it, or would have been.", "policy", "kind"
+        )
+        self._alerts = _Sums("looptap_budget_alerts", "Shares of limits that were used up.", "budget")
         self._faults = _Sums("looptap_internal_errors", "Faults of our own that cost observations.", "where")
         self._first_output = _Times(
             "looptap_time_to_first_output_seconds",
@@ -118,7 +122,7 @@ class PrometheusExporter(Collector):
         """Everything as it stands: what was counted, and readings taken at this moment."""
         yield from (sums.family() for sums in (
             self._attempts, self._tokens, self._cost, self._unpriced, self._steps, self._turns, self._threads,
-            self._findings, self._faults, self._first_output, self._duration,
+            self._findings, self._interventions, self._alerts, self._faults, self._first_output, self._duration,
         ))  # fmt: skip
         for name, value in self._readings().items():
             text = name.replace("_", " ").capitalize() + "."
@@ -143,6 +147,10 @@ class PrometheusExporter(Collector):
                 self._threads.add(1, str(data.get("kind")))
             case "finding":
                 self._findings.add(1, data["policy"], data["kind"], data["severity"])
+            case "intervention":
+                self._interventions.add(1, str(data.get("policy")), str(data.get("kind")))
+            case "budget/alert":
+                self._alerts.add(1, str(data.get("budget")))
             case "internal/error":
                 self._faults.add(float(data.get("count", 1)), str(data.get("where")))
 

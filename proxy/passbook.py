@@ -1,0 +1,126 @@
+"""What budgets did, written down: events for the record, lines for the operator.
+
+The one invariant: a storm of refusals of one kind is one event and one line a minute; what came
+besides is counted and told with the next.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from proxy.core import Opened
+from proxy.model import Exchange, Record
+from proxy.ports import Sink
+from proxy.verdict import Alert, Balance, Claim, Grant, Hold, Receipt, Terminal, public_amount
+
+STORM_NS = 60_000_000_000
+"""Within so long a time, refusals of one kind are told once."""
+MOST_STORMS = 1_000
+
+
+class Passbook:
+    """One per purse."""
+
+    def __init__(self, sink: Sink, warn: Callable[[str], None]) -> None:
+        self._sink = sink
+        self._warn = warn
+        self._storms: dict[tuple[str, ...], tuple[int, int]] = {}
+        """When refusals of a kind were last told, and how many came since."""
+
+    def reserved(self, exchange: Exchange, opened: Opened, grant: Grant) -> None:
+        """This much is held for a request."""
+        data = {"grant": grant.id, "exchange": exchange.id, "holds": [_of_hold(h) for h in grant.holds]}
+        self._sink.put(_record("budget/reserve", time.time_ns(), opened, data))
+
+    def settled(
+        self,
+        exchange: Exchange,
+        opened: Opened,
+        grant: Grant,
+        amounts: Sequence[int | None],
+        receipt: Receipt,
+    ) -> None:
+        """This much it took."""
+        charged = [
+            {**_of_hold(hold), "charged": _public(hold.claim, hold.amount if actual is None else actual),
+             "quality": "assumed" if actual is None else "known"}
+            for hold, actual in zip(grant.holds, amounts, strict=True)
+        ]  # fmt: skip
+        data: dict[str, Any] = {"grant": grant.id, "exchange": exchange.id, "holds": charged}
+        data.update(applied=receipt.applied, late=receipt.late, queued=receipt.queued)
+        self._sink.put(_record("budget/settle", time.time_ns(), opened, data))
+        self.alerted(receipt.alerts, exchange, opened)
+        for balance in receipt.overruns:
+            self._overran(balance, exchange, opened)
+
+    def refused(self, exchange: Exchange, opened: Opened, why: Terminal, kind: str) -> None:
+        """One log line and one event per scope and minute; a storm of refusals is only counted."""
+        scope = str(why.fields.get("budget") or why.fields.get("stopped") or why.code)
+        key = (kind, why.code, scope, str(why.fields.get("scope", "")))
+        now_ns = time.time_ns()
+        told_ns, since = self._storms.get(key, (0, 0))
+        if now_ns - told_ns < STORM_NS:
+            self._storms[key] = (told_ns, since + 1)
+            return
+        if len(self._storms) > MOST_STORMS:
+            self._storms.clear()
+        self._storms[key] = (now_ns, 0)
+        more = f" ({since} more since the last line)" if since else ""
+        verb = "refused" if kind in ("deny", "message") else "would refuse"
+        self._warn(f"{verb}: {why.message.removeprefix('Looptap: ')}{more}")
+        data = {**why.fields, "exchange": exchange.id, "number": exchange.number, "action": kind}
+        self._sink.put(_record("budget/exhausted", now_ns, opened, data))
+        self.intervened(exchange, opened, kind, {"code": why.code, **why.fields})
+
+    def intervened(self, exchange: Exchange, opened: Opened, kind: str, more: Mapping[str, Any]) -> None:
+        """Something was done to a request, or would have been."""
+        data = {
+            "policy": "budgets", "kind": kind, "exchange": exchange.id, "number": exchange.number, **more,
+        }  # fmt: skip
+        self._sink.put(_record("intervention", time.time_ns(), opened, data))
+
+    def alerted(self, alerts: Sequence[Alert], exchange: Exchange | None, opened: Opened | None) -> None:
+        """Shares of limits are used up."""
+        for alert in alerts:
+            data = {"share": alert.share / 10_000, **_of_balance(alert.balance)}
+            if exchange is not None:
+                data["exchange"] = exchange.id
+            self._sink.put(_record("budget/alert", time.time_ns(), opened, data))
+            balance = alert.balance
+            used = public_amount(balance.dimension, balance.used)
+            limit = public_amount(balance.dimension, balance.limit)
+            self._warn(
+                f"budget {balance.name} of {balance.scope} {balance.subject} has reached "
+                f"{alert.share / 100:g} %: {used} of {limit} {balance.dimension}"
+            )
+
+    def _overran(self, balance: Balance, exchange: Exchange, opened: Opened) -> None:
+        data = {
+            "policy": "budgets", "kind": "overrun", "severity": "violation",
+            "evidence": _of_balance(balance), "exchange": exchange.id, "number": exchange.number,
+        }  # fmt: skip
+        self._sink.put(_record("finding", time.time_ns(), opened, data))
+
+
+def _record(kind: str, now_ns: int, opened: Opened | None, data: Mapping[str, Any]) -> Record:
+    placement = opened.placement if opened is not None else None
+    if placement is None:
+        return Record(now_ns, kind, data=data)
+    return Record(now_ns, kind, placement.session, placement.thread, placement.turn, placement.step, data)
+
+
+def _public(claim: Claim, amount: int) -> int | float | str:
+    return public_amount(claim.dimension, amount)
+
+
+def _of_hold(hold: Hold) -> dict[str, Any]:
+    claim = hold.claim
+    return {
+        "budget": claim.budget, "scope": claim.scope, "subject": claim.subject,
+        "dimension": claim.dimension, "held": _public(claim, hold.amount),
+    }  # fmt: skip
+
+
+def _of_balance(balance: Balance) -> dict[str, Any]:
+    public = balance.public()
+    return {"budget": public.pop("name"), **public}
