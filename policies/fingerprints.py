@@ -69,6 +69,12 @@ _EMPTY_WORDS = re.compile(
     r"|null|none|undefined|object|false|true|please|try|again)\b",
     re.IGNORECASE,
 )
+_BY_USER = re.compile(
+    r"user (?:doesn't want|does not want|rejected|declined|denied|cancel|aborted|interrupted)"
+    r"|by (?:the )?user\b",
+    re.IGNORECASE,
+)
+"""The user said no; that is no error of the tool."""
 _WAITING = re.compile(
     r"\b(?:(?:still|is|are|currently|process|status\W{1,4}|state\W{1,4})\s*"
     r"(?:running|pending|queued|waiting|building|in.progress)"
@@ -111,7 +117,12 @@ def _masked(text: str) -> str:
 
 
 def error_words(text: str) -> str:
-    """What an error says, whatever numbers it names; empty where it says nothing but that it is one."""
+    """What an error says, whatever numbers it names; empty where it says nothing but that it is one.
+
+    Empty too where the user declined the call: being told no several times is no failing tool.
+    """
+    if declined(text):
+        return ""
     words = _SPACE.sub(" ", _NUMBER.sub("#", masked(text[: 2 * _EDGE]))).strip()
     telling = _EMPTY_WORDS.sub("", words)
     return words if sum(map(str.isalpha, telling)) >= 8 else ""
@@ -129,6 +140,11 @@ def failed(text: str, is_error: bool) -> bool:
         return True
     code = exit_code(text)
     return code != 0 if code is not None else _FAILURE.match(text[:400]) is not None
+
+
+def declined(text: str) -> bool:
+    """Whether the user did not let the call happen."""
+    return _BY_USER.search(text[:400]) is not None
 
 
 def waiting(arguments: str, result: str) -> bool:

@@ -98,6 +98,10 @@ class Counters:
         counters.errors = {tool: list(pair) for tool, pair in counters.errors.items()}
         return counters
 
+    def may_be_near(self, step: Sequence[Seen]) -> bool:
+        """Whether a step's one call brought what the last one did, so that their arguments matter."""
+        return len(step) == 1 and self.near[:2] == [step[0].tool, step[0].result]
+
     def dump(self) -> dict[str, Any]:
         """As JSON values; what is empty is left out."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -29,6 +29,8 @@ _SHOWN = 200
 """Characters of arguments and differences in the evidence."""
 _INFORMATIVE = 120
 """Characters from which an equal result says that unlike arguments brought nothing new."""
+_MOST_PARSED = 200_000
+"""Characters of arguments up to which the edited file is looked for."""
 _COMPARED = 2_000
 """Characters of arguments that are compared with the last call's."""
 
@@ -139,9 +141,8 @@ class Repeats(Policy):
             step = [Seen(tool, name, None, waits=waits) for tool, name, waits in unseen]
         if not step:
             return Decision(memory=memory)
-        shown = rounds(view.request, 2)
-        likeness, differs = self._likeness(shown, view.answers) if len(step) == 1 else ("", None)
         counters = Counters.load(memory.get("counters", {}))
+        likeness, differs = self._likeness(view) if counters.may_be_near(step) else ("", None)
         runs = [run for run in count(counters, step, likeness) if run.count >= self._limit(run)]
         memory["counters"] = counters.dump()
         if not runs:
@@ -174,19 +175,18 @@ class Repeats(Policy):
             waiting(answer.arguments, result.text),
         )
 
-    def _likeness(
-        self, shown: Sequence[Sequence[Item]], answers: Sequence[Answer]
-    ) -> tuple[Likeness, dict[str, Any] | None]:
+    def _likeness(self, view: View) -> tuple[Likeness, dict[str, Any] | None]:
         """How the newest call is like the one before, and in what they differ."""
+        shown = rounds(view.request, 2)
         kept = [[item for item in calls if not self._excluded(item.tool)] for calls in shown]
         if len(kept) < 2 or len(kept[0]) != 1 or len(kept[1]) != 1:
             return "", None
         now, before = kept[0][0], kept[1][0]
-        likeness, differs = alike(now.tool or "", before.arguments or "", now.arguments or "")
-        if before.tool != now.tool or not likeness:
+        if before.tool != now.tool:
             return "", None
-        told = answers[0].result if len(answers) == 1 else None
-        if likeness == "part" and not (told and _reads(now.tool or "") and _informative(told)):
+        likeness, differs = alike(before.arguments or "", now.arguments or "")
+        informs = len(view.answers) == 1 and _informative(view.answers[0].result)
+        if likeness == "part" and not (informs and _READER.search(now.tool or "")):
             return "", None
         return likeness, differs
 
@@ -321,7 +321,7 @@ def edited(tool: str, arguments: str) -> str | None:
     """The file that a call changes; None where it changes none (or does not say which)."""
     if "*** " in arguments and (patched := _PATCHED.search(arguments)) is not None:
         return patched.group(1).strip()
-    if not _EDIT_TOOL.search(tool):
+    if not _EDIT_TOOL.search(tool) or len(arguments) > _MOST_PARSED:
         return None
     values = fields(arguments)
     if values.get("command") in _NO_EDIT:
@@ -329,7 +329,7 @@ def edited(tool: str, arguments: str) -> str | None:
     return next((values[key] for key in _PATHS if isinstance(values.get(key), str) and values[key]), None)
 
 
-def alike(tool: str, one: str, other: str) -> tuple[Likeness, dict[str, Any] | None]:
+def alike(one: str, other: str) -> tuple[Likeness, dict[str, Any] | None]:
     """How one call's arguments are like another's, and where they differ: field → both values."""
     before, now = fields(one), fields(other)
     if one == other or not before or before.keys() - _SPOKEN != now.keys() - _SPOKEN:
@@ -352,10 +352,6 @@ def result_name(result: Item) -> str:
     if text == result.text.strip() and result.digest:
         return result.digest.hex()[:16]
     return named(text, "error" if result.is_error else "")
-
-
-def _reads(tool: str) -> bool:
-    return _READER.search(tool) is not None
 
 
 def _informative(result: Item) -> bool:

@@ -1,7 +1,8 @@
 """Policy ``tool_errors``: tools that keep failing, and calls that could not work.
 
 A tool error is a result that is flagged or worded as one. A command that ran and ended with an exit
-code is a result: a failing test is the agent's work, not the tool's failure.
+code is a result: a failing test is the agent's work, not the tool's failure. A call that the user
+declined is none either.
 """
 
 import difflib
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from policies.base import Policy
-from policies.fingerprints import error_words, exit_code, failed
+from policies.fingerprints import declined, error_words, exit_code, failed
 from proxy.model import Item, ModelRequest
 from proxy.ports import Answer, View
 from proxy.verdict import Decision, Finding
@@ -159,7 +160,8 @@ class _Memory:
 
 
 def _tool_failed(result: Item) -> bool:
-    return failed(result.text, result.is_error) and exit_code(result.text) is None
+    text = result.text
+    return failed(text, result.is_error) and exit_code(text) is None and not declined(text)
 
 
 def _not_json(item: Item) -> str | None:

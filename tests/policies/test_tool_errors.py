@@ -84,6 +84,16 @@ def test_a_command_that_ran_is_no_tool_error() -> None:
     assert play.findings == []
 
 
+def test_a_call_that_the_user_declined_is_no_tool_error() -> None:
+    play, agent = begin(retries=2, least=2)
+    for _ in range(6):
+        agent.does(
+            "Bash", {"command": "rm x"}, Failed("The user doesn't want to proceed with this tool use.")
+        )
+    agent.ends()
+    assert play.findings == []
+
+
 def test_an_unknown_tool_is_told_with_the_one_that_it_is_like() -> None:
     play = Play(ToolErrors())
     agent = play.agent(tools=["read_file", "bash"])
