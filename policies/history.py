@@ -293,6 +293,8 @@ def _replaced(before: ModelRequest, after: ModelRequest) -> bool:
     kinds = [{i.kind for m in request.messages for i in m.items} for request in (before, after)]
     if "compaction" in kinds[1] and "compaction" not in kinds[0]:
         return True
+    if len(old - new) <= 1 and len(after.messages) > len(before.messages):
+        return False  # a short list that grew, with one thing changed in it
     return len(old & new) < _KEPT_SHARE * len(old)
 
 

@@ -38,7 +38,8 @@ class Reply:
     units: list[Unit]
     order: list[str]
     """Units (``#0`` …) and anchors as they stood."""
-    ids: list[str]
+    ids: dict[str, str]
+    """Of its calls and items, each with the anchor that bears it."""
     states: list[str]
     """Of each unit: "", or what was last said of it."""
     gone: list[int]
@@ -90,7 +91,7 @@ def remembered(view: View, request: ModelRequest, reply: Outcome) -> Reply | Non
         calls=bool(reply.tool_calls),
         units=units,
         order=order,
-        ids=[name for piece in read for name in piece.ids][:_MOST_ANCHORS],
+        ids={name: piece.anchor for piece in read[: _MOST_ANCHORS // 2] for name in piece.ids},
         states=[""] * len(units),
         gone=[],
     )
@@ -118,11 +119,13 @@ def paired(
     pairs: dict[int, Piece] = {}
     likes: dict[int, str] = {}
     free = [piece for piece in here if piece.unit is not None]
-    for wanted in (("same",), ("synthetic", "text", "proof", "bare", "order")):
+    for wanted, strict in ((("same",), True), (_PARTLY, True), (("same",), False)):
         for index, unit in enumerate(reply.units):
             if index in pairs:
                 continue
-            for piece in sorted(free, key=lambda p: p.unit is not None and p.unit.on != unit.on):
+            for piece in free:
+                if piece.unit is None or (strict and piece.unit.on != unit.on):
+                    continue
                 like = likeness(dialect, unit, piece, by_id=stored)
                 if like in wanted and (like == "same" or not set(_proofs(piece)) & owned):
                     pairs[index], likes[index] = piece, like
@@ -141,6 +144,9 @@ def paired(
     return pairs, likes
 
 
+_PARTLY = ("synthetic", "text", "proof", "bare", "order")
+
+
 def _proofs(piece: Piece) -> tuple[str, ...]:
     return piece.unit.proofs if piece.unit is not None else ()
 
@@ -152,9 +158,7 @@ def _demanded(unit: Unit, dialect: DialectName) -> bool:
 def in_order(reply: Reply, index: int, pairs: Mapping[int, Piece], here: Sequence[Piece]) -> bool:
     """Whether the same blocks, texts and calls precede a unit as in the reply, of those that are there."""
     ours = {id(piece): f"#{number}" for number, piece in pairs.items()}
-    now = _unique(
-        [ours.get(id(piece)) or piece.anchor for piece in here if id(piece) in ours or piece.anchor]
-    )
+    now = _unique([token for piece in here if (token := ours.get(id(piece)) or _anchor(reply, piece))])
     then = _unique(reply.order)
     token = f"#{index}"
     if token not in then or token not in now:
@@ -163,6 +167,11 @@ def in_order(reply: Reply, index: int, pairs: Mapping[int, Piece], here: Sequenc
     return {t for t in then[: then.index(token)] if t in shared} == {
         t for t in now[: now.index(token)] if t in shared
     }
+
+
+def _anchor(reply: Reply, piece: Piece) -> str:
+    """The anchor that a piece is, also where the client rewrote a call's arguments and kept its id."""
+    return next((reply.ids[name] for name in piece.ids if reply.ids.get(name)), piece.anchor)
 
 
 def _unique(tokens: Sequence[str]) -> list[str]:
@@ -189,6 +198,11 @@ def followed(reply: Reply, index: int, here: Sequence[Piece]) -> bool:
 def next_present(reply: Reply, index: int, here: Sequence[Piece]) -> Piece | None:
     """What stands now where a missing unit stood: the next thing of the reply that came back."""
     token = f"#{index}"
+    bearer = next((piece for piece in here if piece.anchor and piece.anchor == reply.units[index].on), None)
+    if bearer is not None:
+        return bearer
+    if reply.order[:1] == [token]:
+        return next((piece for piece in here if piece.unit is None), None)
     later = reply.order[reply.order.index(token) + 1 :] if token in reply.order else []
     for wanted in later:
         for piece in here:

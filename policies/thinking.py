@@ -170,7 +170,7 @@ class Thinking(Policy):
         messages = asked.request.messages
         for start in dict.fromkeys((reply.place[0], reply.at)):
             if 0 <= start < len(messages) and assistant(messages[start]):
-                place = _span(asked, reply, start)
+                place = _span(asked, reply, _run_start(asked.request, start))
                 if _resembles(asked, reply, place):
                     return place
         return None
@@ -258,8 +258,9 @@ class Thinking(Policy):
         if index in reply.gone and "again" in table:
             return "again"
         if asked.request.dialect == "gemini":
-            if piece.unit is not None and piece.unit.on != unit.on:
-                return "moved" if unit.on not in ("text", "thinking", "part") else "moved.text"
+            carrier = unit.on in _CARRIERS or any(p.anchor == unit.on for p in here)
+            if piece.unit is not None and piece.unit.on != unit.on and carrier:
+                return "moved.text" if unit.on in _CARRIERS else "moved"
             return "same"
         if not in_order(reply, index, pairs, here):
             return "order"
@@ -285,8 +286,10 @@ class Thinking(Policy):
         if verdict == OMITTED and not here:
             verdict = ("not_replayed", None)
         after = next_present(reply, index, here)
-        path = asked.path(after) if after is not None else place_of(asked.request, reply.place[0])
-        return Judged(situation, verdict, path, after.message if after is not None else reply.place[0])
+        if after is None or asked.request.dialect == "openai_responses":  # there each item is a message
+            message = after.message if after is not None else reply.place[0]
+            return Judged(situation, verdict, place_of(asked.request, message), message)
+        return Judged(situation, verdict, asked.path(after), after.message)
 
     # -- when the reply has come
 
@@ -309,6 +312,8 @@ class Thinking(Policy):
         return Decision(findings=findings, memory={**view.memory, "replies": replies[-_MOST_REPLIES:]})
 
 
+_CARRIERS = frozenset({"text", "thinking", "part"})
+"""What may bear a signature in Gemini beside calls."""
 _LEFT_OUT = frozenset({"dropped", "legally_omitted", "converted"})
 
 
