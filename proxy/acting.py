@@ -26,6 +26,8 @@ Result = TypeVar("Result")
 def _order(common: Common, work: Callable[[Operator], Awaitable[Result]]) -> Result:
     """Carry out an order on the ledger that the settings name."""
     settings = common.settings()
+    no_lease = settings.ledger.model_copy(update={"lease": None})  # a command draws nothing ahead
+    settings = settings.model_copy(update={"ledger": no_lease})
 
     async def carried_out() -> Result:
         ledger = ledger_of(settings)

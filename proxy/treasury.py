@@ -20,6 +20,7 @@ from proxy.model import Head, Identity
 from proxy.ports import Ledger, LedgerAway
 from proxy.pricing import Pricing
 from proxy.purse import Posture, Purse
+from proxy.stores.ledger_lease import LeasedLedger
 from proxy.stores.ledger_redis import RedisLedger
 from proxy.stores.ledger_sqlite import FILE, SqliteLedger
 from proxy.verdict import Claim, to_nano
@@ -33,7 +34,10 @@ _NS_PER_MS = 1_000_000
 def ledger_of(settings: Settings) -> Ledger:
     """The ledger that the settings name."""
     if settings.ledger.url is not None:
-        return RedisLedger(settings.ledger.url.reveal(), settings.time_zone)
+        shared = RedisLedger(settings.ledger.url.reveal(), settings.time_zone)
+        if settings.ledger.lease is None:
+            return shared
+        return LeasedLedger(shared, to_nano(settings.ledger.lease), settings.time_zone)
     return SqliteLedger(Path(settings.store.path), settings.time_zone)
 
 

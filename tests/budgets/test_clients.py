@@ -1,0 +1,84 @@
+"""Official SDKs with their default retries meet a refusal: one request each, and its words arrive."""
+
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from google import genai
+from google.genai import errors
+
+from tests.budgets import kit
+
+MESSAGES: Any = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def exhausted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kit.Served]:
+    """A proxy whose only key has used up its budget."""
+    budget = {"name": "key", "scope": "key", "window": "total", "limits": {"steps": 1}}
+    place = tmp_path_factory.mktemp("clients")
+    with kit.model() as model, kit.serve(place, model, budgets=[budget]) as proxy:
+        assert proxy.ask("first").status == 200
+        yield proxy
+
+
+def anthropic_whole(url: str) -> None:
+    anthropic.Anthropic(base_url=url, api_key="k").messages.create(
+        model="acme-1", max_tokens=10, messages=MESSAGES
+    )
+
+
+def anthropic_streamed(url: str) -> None:
+    client = anthropic.Anthropic(base_url=url, api_key="k")
+    with client.messages.stream(model="acme-1", max_tokens=10, messages=MESSAGES) as stream:
+        stream.get_final_message()
+
+
+def openai_chat(url: str) -> None:
+    openai.OpenAI(base_url=f"{url}/v1", api_key="k").chat.completions.create(
+        model="acme-1", messages=MESSAGES
+    )
+
+
+def openai_chat_streamed(url: str) -> None:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="k")
+    list(client.chat.completions.create(model="acme-1", messages=MESSAGES, stream=True))
+
+
+def openai_responses(url: str) -> None:
+    openai.OpenAI(base_url=f"{url}/v1", api_key="k").responses.create(model="acme-1", input="hello")
+
+
+def google(url: str) -> None:
+    client = genai.Client(api_key="k", http_options={"base_url": f"{url}/gemini"})
+    client.models.generate_content(model="acme-1", contents="hello")
+
+
+@pytest.mark.parametrize(
+    ("call", "raised"),
+    [
+        (anthropic_whole, anthropic.APIStatusError), (anthropic_streamed, anthropic.APIStatusError),
+        (openai_chat, openai.BadRequestError), (openai_chat_streamed, openai.BadRequestError),
+        (openai_responses, openai.BadRequestError), (google, errors.ClientError),
+    ],
+)  # fmt: skip
+def test_ERR_01_a_refused_call_is_one_request(
+    exhausted: kit.Served, call: Callable[[str], None], raised: type[Exception]
+) -> None:
+    before = _requests(exhausted)
+    with pytest.raises(raised) as caught:
+        call(exhausted.url)
+    assert "budget 'key' of key unnamed is used up: 1 of 1 steps" in str(caught.value)
+    assert _requests(exhausted) == before + 1
+
+
+def _requests(proxy: kit.Served) -> int:
+    """Requests that came to the data port."""
+    with urllib.request.urlopen(f"{proxy.admin}/metrics", timeout=kit.WAIT_S) as answer:
+        lines = answer.read().decode().splitlines()
+    (line,) = [one for one in lines if one.startswith("looptap_requests_total ")]
+    return int(float(line.split()[1]))
