@@ -26,7 +26,7 @@ the loop
 judgement
     ``chain`` runs the policies that ``rulebook`` builds; ``testing`` drives them in tests
 money
-    ``pricing`` prices; ``bounds``, ``purse``, ``treasury``, ``ledger``, ``windows``, ``orders``,
+    ``pricing`` prices; ``bounds``, ``demands``, ``purse``, ``passbook``, ``treasury``, ``ledger``, ``windows``, ``orders``,
     ``keyring``, ``payers``, ``unread``, ``probe`` hold budgets; ``stores`` keeps ledgers and heads
 the record
     ``outbox`` takes, ``record`` writes and reads, ``redact`` hides, ``trees`` and ``details`` build
