@@ -37,6 +37,9 @@ _QUERY_NAME = re.compile(
 _QUERY_HARMLESS = re.compile(
     r"(?:^|[-_.])(?:max|count|page|next|limit)[-_.]?\w*tokens?$|^page_?token$", re.IGNORECASE
 )
+_QUERY = re.compile(r"[?#]")
+_PAIRS = re.compile(r"[^&;?#]+(?:[;?#][^&;?#=]*(?=[&;?#]|$))*")
+"""A pair ends where another begins, in the query or behind a ``#``: a secret may hold the marks itself."""
 _USERINFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/?#]*@")
 _PERCENT = re.compile(r"%([0-9A-Fa-f]{2})")
 
@@ -53,14 +56,13 @@ def redact_headers(headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[bytes,
 
 
 def redact_target(target: str) -> str:
-    """A request target with the secrets of its query replaced; everything else stays to the byte."""
+    """A target with the secrets of its query, and behind a ``#``, replaced; all else stays to the byte."""
     if "@" in target and "://" in target:
         target = _USERINFO.sub(rf"\1{DOTS}@", target)
-    path, mark, query = target.partition("?")
-    if not mark:
+    begin = _QUERY.search(target)
+    if begin is None:
         return target
-    query, hash_mark, fragment = query.partition("#")
-    return path + mark + re.sub(r"[^&;]+", _pair, query) + hash_mark + fragment
+    return target[: begin.end()] + _PAIRS.sub(_pair, target[begin.end() :])
 
 
 @lru_cache(maxsize=4096)
