@@ -457,8 +457,10 @@ def replay_command(common: Common, files: tuple[Path, ...]) -> None:
     looptap replay --json *.jsonl | jq '.findings'
     """
     for file in files:
-        if not file.is_file():
+        if not file.exists():
             raise Failed(f"{file}: there is no such file")
+        if file.is_dir():
+            raise Failed(f"{file}: this is a directory (name the logs in it)")
     settings = common.settings()
     album = Album(())
     size = sum(file.stat().st_size for file in files)
