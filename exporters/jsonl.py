@@ -6,14 +6,10 @@ away. Writing happens in a worker thread; what fails is raised, and the outbox c
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from decimal import Decimal
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import orjson
-
+from exporters.lines import line
 from proxy.model import Record
 
 
@@ -58,24 +54,3 @@ class JsonlExporter:
             return False
         here = os.fstat(file)
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
-
-
-def line(record: Record) -> bytes:
-    """One record as a line; what does not apply is absent."""
-    seconds, rest = divmod(record.time_ns, 1_000_000_000)
-    clock = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    event: dict[str, Any] = {"time": f"{clock}.{rest // 1000:06d}Z", "type": record.type}
-    for name in ("session", "thread", "turn", "step"):
-        value = getattr(record, name)
-        if value is not None:
-            event[name] = value
-    event["data"] = record.data
-    return orjson.dumps(event, default=_plain, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, tuple | set | frozenset):
-        return list(value)
-    return format(value, "f") if isinstance(value, Decimal) else repr(value)

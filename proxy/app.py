@@ -22,6 +22,7 @@ from aiohttp import web
 
 from exporters.jsonl import JsonlExporter
 from exporters.prometheus import PrometheusExporter
+from exporters.webhooks import WebhookExporter
 from proxy import admin, dialects, rulebook
 from proxy.catalog import RecordCatalog
 from proxy.config import ConfigError, Settings, explain, exporter_options, upstreams
@@ -167,6 +168,9 @@ class _Parts:
         if "jsonl" in self.settings.exporters:
             options = exporter_options(self.settings, "jsonl").read(JsonlOptions)
             chosen.append(JsonlExporter(Path(options.path).expanduser()))
+        for hook in self.settings.webhooks:
+            headers = {name: value.reveal() for name, value in hook.headers.items()}
+            chosen.append(WebhookExporter(hook.url.reveal(), headers, hook.events))
         return chosen
 
     @staticmethod

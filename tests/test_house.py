@@ -15,7 +15,14 @@ PACKAGES = ("proxy", "policies", "exporters")
 
 DOORS = {
     "httptools": ("proxy.reader", "proxy.upstream"),
-    "aiohttp": ("proxy.admin", "proxy.app", "proxy.demo", "proxy.demo_agents", "proxy.demo_model"),
+    "aiohttp": (
+        "proxy.admin",
+        "proxy.demo",
+        "proxy.demo_agents",
+        "proxy.demo_model",
+        "proxy.app",
+        "exporters.webhooks",
+    ),
     "redis": ("proxy.stores.redis",),
     "opentelemetry": ("exporters.otel",),
     "pydantic": ("proxy.config", "policies"),
