@@ -9,6 +9,7 @@ Pure and bounded: of a long result the head and the tail are masked, the middle 
 import json
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 from zlib import crc32
@@ -18,33 +19,57 @@ _EDGE = 2_000
 
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
 _LABELS = (
-    r"p?pid|pgid|process(?:\s+group)?(?:\s+(?:id|pgid))?|chunk\s*id|session\s+id|shell\s*id|port"
+    r"p?pid|pgid|process(?:\s+group)?\s+(?:id|pgid)|chunk\s*id|session\s+id|shell\s*id|port"
     r"|(?:request|trace|span|run|job|task|call)[\s_-]*id"
+)
+_PREFIXES = (
+    r"call|toolu|msg|req|resp|run|task|sess|session|exec|job|chatcmpl|thread|tmp|temp|build|evt|event"
+    r"|pod|trace"
 )
 _VALUE = r"(?:[0-9][\w-]*|[a-f][0-9a-f]{5,}|[\w-]*\d[\w-]*)"
 
 
-def _rule(pattern: str, mark: str, flags: int = re.IGNORECASE) -> tuple[re.Pattern[str], str]:
-    return re.compile(pattern, flags), mark
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What to replace by what. ``needs``: a text without any of these (lower case) is passed by at once."""
+
+    pattern: re.Pattern[str]
+    mark: str
+    needs: tuple[str, ...] = ()
+
+
+def _rule(pattern: str, mark: str, *needs: str, flags: int = re.IGNORECASE) -> _Rule:
+    return _Rule(re.compile(pattern, flags), mark, needs)
 
 
 _RULES = (
-    _rule(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?(?:Z|UTC|[+-]\d\d:?\d\d))?", "<time>"),
-    _rule(r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?(?:\s?[ap]m)?\b", "<time>"),
-    _rule(rf"\b(?:{_MONTH}\s+\d{{1,2}}|\d{{1,2}}\s+{_MONTH})(?:,?\s+\d{{4}})?\b", "<day>", 0),
-    _rule(r"\b1[5-9]\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d+)?\b", "<time>"),
-    _rule(r"\b\d+(?:\.\d+)?\s?(?:[mµun]s|milliseconds?|s|secs?|seconds?)\b", "<took>"),
-    _rule(r"\b\d+m\d+(?:\.\d+)?s\b", "<took>"),
-    _rule(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<id>"),
-    _rule(rf"\b(?=[pcsrtj])((?:{_LABELS})\W{{0,3}}){_VALUE}", r"\1<id>"),
-    _rule(r"\b0x[0-9a-f]{4,16}\b", "<hex>"),
-    _rule(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,128}\b", "<hex>", 0),
-    _rule(r"\b[a-z]{2,8}[_-](?=\w*\d)\w{8,}\b", "<id>", 0),
-    _rule(r"\b(?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])\w{12,64}\b", "<id>", 0),
-    _rule(r"(?:/private)?(?:/tmp|/var/tmp|/var/folders|/dev/shm)/[^\s'\":;,)\]]*", "<temp>"),
-    _rule(r"[A-Z]:\\[^\s'\"]*\\Te?mp\\[^\s'\":;,)\]]*", "<temp>"),
-    _rule(r"\b(localhost|127\.0\.0\.1|0\.0\.0\.0):\d{2,5}\b", r"\1:<port>"),
-)
+    _rule(
+        r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?(?:Z|UTC|[+-]\d\d:?\d\d))?", "<time>", ":"
+    ),
+    _rule(r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?(?:\s?[ap]m)?\b", "<time>", ":"),
+    _rule(
+        rf"\b(?:{_MONTH}\s+\d{{1,2}}|\d{{1,2}}\s+{_MONTH})(?:,?\s+\d{{4}})?\b", "<day>",
+        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec", flags=0,
+    ),
+    _rule(r"\b1[5-9]\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d+)?\b", "<time>", "15", "16", "17", "18", "19"),
+    _rule(r"\b\d+m\d+(?:\.\d+)?s\b", "<took>", "m"),
+    _rule(r"\b\d+(?:\.\d+)?\s?(?:[mµun]s|milliseconds?|s|secs?|seconds?)\b", "<took>", "s"),
+    _rule(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<id>", "-"),
+    _rule(rf"\b(?=[pcsrtj])((?:{_LABELS})\W{{0,3}}){_VALUE}", r"\1<id>", "id", "port"),
+    _rule(r"\b0x[0-9a-f]{4,16}\b", "<hex>", "0x"),
+    _rule(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,128}\b", "<hex>", flags=0),
+    _rule(rf"\b(?:{_PREFIXES})[_-](?=[a-z0-9]*\d)[a-z0-9]{{6,64}}\b", "<id>", "_", "-"),
+    _rule(
+        r"\b(?=[a-z0-9]*[A-Z])(?=[A-Z0-9]*[a-z])(?=(?:[A-Za-z]*\d+[A-Za-z]){3})[A-Za-z0-9]{16,64}\b", "<id>",
+        flags=0,
+    ),
+    _rule(
+        r"(?:/private)?(?:/tmp|/var/tmp|/var/folders|/dev/shm)/[^\s'\":;,)\]]*", "<temp>",
+        "/tmp/", "/folders/", "/shm/",
+    ),
+    _rule(r"[A-Z]:\\[^\s'\"]*\\Te?mp\\[^\s'\":;,)\]]*", "<temp>", "\\"),
+    _rule(r"\b(localhost|127\.0\.0\.1|0\.0\.0\.0):\d{2,5}\b", r"\1:<port>", ":"),
+)  # fmt: skip
 """What a run of the same thing changes by itself. First match first, each over what is left."""
 
 _MAY_DIFFER = re.compile(r"\d|/tmp/|/shm/|\\Te?mp\\|/var/folders/|\bid\b", re.IGNORECASE)
@@ -52,10 +77,10 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SPACE = re.compile(r"\s+")
 
 _FAILURE = re.compile(
-    r"\s*(?:<[a-z_]*error>"
-    r"|\W{0,3}(?:[\w.]*(?:error|exception)\b|traceback \(most recent|failed\b|failure\b|fatal:|panic:)"
-    r"|\W{0,3}(?:(?:command|process) (?:failed|exited with (?:exit )?(?:code|status):? ?[1-9]))"
-    r"|\W{0,3}exit (?:code|status):? ?[1-9])"
+    r"[\s#*>\[(✗❌-]{0,4}(?:<[a-z_]*error>"
+    r"|[\w.]*(?:error|exception)\b|traceback \(most recent|failed\b|failure\b|fatal:|panic:"
+    r"|(?:command|process) (?:failed|exited with (?:exit )?(?:code|status):? ?[1-9])"
+    r"|exit (?:code|status):? ?[1-9])"
     r'|\s*\{\s*"(?:error|isError)"\s*:(?!\s*(?:null|false|""))',
     re.IGNORECASE,
 )
@@ -111,8 +136,10 @@ def _masked(text: str) -> str:
     for line in text.splitlines():
         (suspect if _MAY_DIFFER.search(line) else steady).append(line)
     before = block = "\n".join(suspect)
-    for pattern, mark in _RULES:
-        block = pattern.sub(mark, block)
+    small = block.lower()
+    for rule in _RULES:
+        if not rule.needs or any(need in small for need in rule.needs):
+            block = rule.pattern.sub(rule.mark, block)
     return text.strip() if block == before else "\n".join((block, *steady)).strip()
 
 
