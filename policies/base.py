@@ -5,15 +5,23 @@ at the thread's next request it hands back as ``Decision.memory`` (JSON values, 
 stored with the thread after every step). What it may do is not its business: the chain decides.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from proxy.model import Event
 from proxy.ports import View
 from proxy.verdict import Claim, Decision
 
 NOTHING = Decision()
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+
+def says_nothing(hook: Hook) -> Hook:
+    """Mark a hook that never has an answer: the chain does not ask, and makes no view for it."""
+    hook.says_nothing = True  # type: ignore[attr-defined]
+    return hook
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,7 @@ class Policy:
     def __init__(self, options: Any = None) -> None:
         self.options = options if options is not None else self.Options()
 
+    @says_nothing
     def turn_start(self, view: View) -> Decision:
         """A turn begins; ``step_start`` follows."""
         return NOTHING
@@ -39,6 +48,7 @@ class Policy:
         """What to hold before the request goes out."""
         return ()
 
+    @says_nothing
     def step_start(self, view: View) -> Decision:
         """Before a request goes out; asked again for every attempt."""
         return NOTHING
@@ -47,10 +57,12 @@ class Policy:
         """While a reply streams; only with ``wants_deltas``."""
         return NOTHING
 
+    @says_nothing
     def step_end(self, view: View) -> Decision:
         """An attempt is over, one way or another (``view.attempt``)."""
         return NOTHING
 
+    @says_nothing
     def turn_end(self, view: View) -> Decision:
         """The turn is over."""
         return NOTHING

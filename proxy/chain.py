@@ -10,7 +10,7 @@ and counts as having said nothing.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from proxy.model import Event
 from proxy.ports import Policy, View
@@ -18,6 +18,7 @@ from proxy.verdict import Action, Decision, Edit, Finding, Terminal
 
 Mode = Literal["enforce", "observe"]
 Point = Literal["turn_start", "step_start", "step_end", "turn_end"]
+POINTS: tuple[Point, ...] = get_args(Point)
 
 _EDITS = frozenset({"nudge", "repair", "clamp", "land"})
 _TERMINALS = ("hold", "message", "deny", "cut")
@@ -76,6 +77,9 @@ class Chain:
         self.mode = mode
         self.on_fault = on_fault
         self._watchers = tuple(link for link in self.links if link.policy.wants_deltas)
+        self._speakers = {
+            point: tuple(link for link in self.links if _speaks(link.policy, point)) for point in POINTS
+        }
 
     @property
     def wants_deltas(self) -> bool:
@@ -84,9 +88,14 @@ class Chain:
 
     def judge(self, point: Point, view: View, memories: Mapping[str, Mapping[str, Any]]) -> Ruling:
         """Ask every policy at one point and merge the answers."""
-        if not self.links:
+        links = self._speakers[point]
+        if not links:
             return SILENT
-        return self._merge(self.links, memories, lambda policy, seen: _ask(policy, point, seen), point, view)
+        return self._merge(links, memories, lambda policy, seen: _ask(policy, point, seen), point, view)
+
+    def speaks(self, point: Point) -> bool:
+        """Whether any policy has something to say at a point."""
+        return bool(self._speakers[point])
 
     def delta(self, view: View, event: Event, memories: Mapping[str, Mapping[str, Any]]) -> Ruling:
         """Ask the policies that read along about one event of a running stream."""
@@ -112,7 +121,8 @@ class Chain:
         for link in links:
             policy = link.policy
             try:
-                decision = ask(policy, replace(view, memory=memories.get(policy.name, {})))
+                memory = memories.get(policy.name)
+                decision = ask(policy, view if memory is None else replace(view, memory=memory))
             except Exception as error:  # noqa: BLE001 - a policy's bug must cost its own findings, not the traffic
                 self.on_fault(f"policy {policy.name}.{point}", error)
                 continue
@@ -133,6 +143,11 @@ class Chain:
             else:
                 withheld.append(Withheld(policy.name, wish.kind, wish.code))
         return Ruling(tuple(findings), tuple(edits), terminal, tuple(withheld), changed)
+
+
+def _speaks(policy: Policy, point: Point) -> bool:
+    """Whether a policy says anything at a point; hooks that never do are marked ``says_nothing``."""
+    return not getattr(getattr(policy, point), "says_nothing", False)
 
 
 def _ask(policy: Policy, point: Point, view: View) -> Decision:

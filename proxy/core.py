@@ -238,7 +238,7 @@ class Opened:
         """Ask the policies at one point, and do what they say."""
         core, placement = self._core, self.placement
         assert placement is not None
-        if core.chain.links and (self.refusal is None or point == "step_end"):
+        if core.chain.speaks(point) and (self.refusal is None or point == "step_end"):
             self._apply(core.chain.judge(point, self._view(now_ns, attempt), placement.memories), now_ns)
 
     def _apply(self, ruling: Ruling, now_ns: int) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from proxy.chain import Chain, Link
+from policies.base import Policy
+from proxy.chain import POINTS, Chain, Link, Ruling
 from proxy.model import Event
 from proxy.ports import View
 from proxy.verdict import Action, Decision, Edit, Finding, Terminal
@@ -56,6 +57,19 @@ def finding(policy: str) -> Finding:
 
 def terminal(kind: Any, policy: str = "p") -> Terminal:
     return Terminal(kind, policy, "code", "words")
+
+
+def test_a_policy_is_asked_only_where_it_has_something_to_say() -> None:
+    class AtTheEnd(Policy):
+        name = "end"
+
+        def step_end(self, view: View) -> Decision:
+            return Decision((finding("end"),))
+
+    chain = Chain([Link(AtTheEnd())])
+    assert [point for point in POINTS if chain.speaks(point)] == ["step_end"]
+    assert chain.judge("step_start", VIEW, {}) == Ruling()
+    assert [found.policy for found in chain.judge("step_end", VIEW, {}).findings] == ["end"]
 
 
 def test_an_empty_chain_says_nothing() -> None:
