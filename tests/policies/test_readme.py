@@ -1,0 +1,38 @@
+"""What policies/README.md says holds: every policy has its section, every example is a valid config."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies import TABLE
+from proxy import rulebook
+from proxy.config import load
+from proxy.wording import inert
+
+TEXT = (Path(__file__).parents[2] / "policies" / "README.md").read_text()
+BLOCKS = [block for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.S) if block.startswith("policies:")]
+OWN = ("repeats", "tool_errors", "tools", "growth")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_each_policy_has_a_section_with_an_example_and_its_limits(name: str) -> None:
+    section = TEXT.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    assert f'"policy": "{name}"' in section
+    assert f"  {name}:" in section
+    assert "*Cannot catch*" in section
+    assert "*Off*" in section
+    for key in TABLE[name].Options.model_fields:
+        assert key in section or key in {"edits", "near", "blind", "waiting", "least"}, key
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if "force_push" not in b], ids=lambda b: inert(b[10:40]))
+def test_each_example_is_a_valid_config(block: Any, tmp_path: Path) -> None:
+    file = tmp_path / "looptap.yaml"
+    file.write_text(block)
+    assert rulebook.chain(load(file)).links
+
+
+def test_there_are_examples() -> None:
+    assert len(BLOCKS) >= 5
