@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from proxy.likeness import as_argument, opening, quotes, reply_text, resembles, shared_lines, tasked
+from proxy.likeness import as_argument, opening, quotes, repeats, reply_text, resembles, shared_lines, tasked
 from proxy.model import Item, MatchedBy, Message, ModelRequest
 from proxy.reading import SEED, fold
 from proxy.threads import CLIPPED, Call, Scope, Step, Thread, instructions, joins, said, same_client
@@ -426,7 +426,10 @@ def is_side_call(scope: Scope, request: ModelRequest) -> bool:
 
 
 def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
-    """The running thread that an unnamed tool-less call of another model quotes (a commit message)."""
+    """The running thread that an unnamed tool-less call of another model quotes.
+
+    Lines of its reply (a commit message), or, for an answer bound to a form, its task (a title).
+    """
     if request.tools or request.hints.session is not None:
         return None
     texts = opening(request)
@@ -438,4 +441,16 @@ def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None
             continue
         if step.model != request.model and shared_lines(texts, step.text):
             return thread
+    for step in reversed(scope.waiting.values()) if request.output_schema else ():
+        if now_ns - step.ended_ns > _BESIDE_NS:
+            break
+        if step.model != request.model and _has_task(step.thread, texts):
+            return step.thread
     return None
+
+
+def _has_task(thread: Thread, texts: Sequence[str]) -> bool:
+    """Whether texts carry what an agent was asked."""
+    if thread.request is None or not thread.tools or thread.kind == "side":
+        return False
+    return any(repeats(texts, asked.strip()) for asked in opening(thread.request))

@@ -202,7 +202,7 @@ class Tracker:
         """A new thread: a conversation, a sub-agent's, a fork, or a sibling."""
         scope, request = arrival.scope, arrival.request
         origin = origin_of(match)
-        if match.relation == "new" and served_by(scope, request, arrival.now_ns) is not None:
+        if match.relation in ("new", "sibling") and served_by(scope, request, arrival.now_ns) is not None:
             return self._aside(arrival, match)
         kind: ThreadKind = "main"
         parent, parent_turn, by = None, None, match.by
