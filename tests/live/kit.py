@@ -280,7 +280,11 @@ async def stage(
     await upstream.start()
     config = place / "looptap.yaml"
     data_dir = place / "data"
-    named = upstreams or {"anthropic": {"api": "anthropic"}, "openai": {"api": "openai"}, "gemini": {"api": "gemini"}}
+    named = upstreams or {
+        "anthropic": {"api": "anthropic"},
+        "openai": {"api": "openai"},
+        "gemini": {"api": "gemini"},
+    }
     told: Json = {
         "listen": "127.0.0.1:0",
         "admin": "127.0.0.1:0",

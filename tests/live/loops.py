@@ -50,13 +50,23 @@ class Loop:
         tool: Json = {"name": "look", "description": "Looks.", "parameters": _SCHEMA}
         if self.dialect == "anthropic":
             tools = [{"name": "look", "description": "Looks.", "input_schema": _SCHEMA}]
-            told: Json = {"model": "claude-sonnet-4-5", "max_tokens": 999, "tools": tools, "messages": messages}
+            told: Json = {
+                "model": "claude-sonnet-4-5",
+                "max_tokens": 999,
+                "tools": tools,
+                "messages": messages,
+            }
         elif self.dialect == "chat":
             told = {"model": "gpt-5", "messages": messages, "tools": [{"type": "function", "function": tool}]}
             if self.stream:
                 told["stream_options"] = {"include_usage": True}
         elif self.dialect == "responses":
-            told = {"model": "gpt-5", "input": messages, "tools": [{"type": "function", **tool}], "store": False}
+            told = {
+                "model": "gpt-5",
+                "input": messages,
+                "tools": [{"type": "function", **tool}],
+                "store": False,
+            }
         else:
             return {"contents": messages, "tools": [{"functionDeclarations": [tool]}], **self.more}
         return {**told, "stream": self.stream, **self.more}
@@ -81,7 +91,9 @@ class Loop:
 
     def _told(self, body: Json, answer: "Said") -> str:
         if answer.status >= 400:
-            return json.dumps(OVERLOADED if self.dialect == "anthropic" else {"error": {"message": "Overloaded"}})
+            return json.dumps(
+                OVERLOADED if self.dialect == "anthropic" else {"error": {"message": "Overloaded"}}
+            )
         model: Any = MODELS[self.dialect]
         reply = model.reply({**body, "model": body.get("model", "gemini")}, self._says(answer))
         if not self.stream:
@@ -118,7 +130,11 @@ class Loop:
             if results is not None:
                 for item in reply["output"]:
                     if item["type"] == "function_call":
-                        output = {"type": "function_call_output", "call_id": item["call_id"], "output": results}
+                        output = {
+                            "type": "function_call_output",
+                            "call_id": item["call_id"],
+                            "output": results,
+                        }
                         self.history.append(output)
         else:
             content = reply["candidates"][0]["content"]

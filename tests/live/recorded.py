@@ -54,7 +54,11 @@ def pairs(headers: Any) -> list[tuple[str, str]]:
 
 def body_of(line: Json, key: str) -> bytes:
     coded = line.get(f"{key}_b64")
-    return base64.b64decode(coded) if coded is not None else (line.get(key) or "").encode("utf-8", "surrogatepass")
+    return (
+        base64.b64decode(coded)
+        if coded is not None
+        else (line.get(key) or "").encode("utf-8", "surrogatepass")
+    )
 
 
 @dataclass
@@ -209,7 +213,9 @@ class Player:
             play.chunked = play.broken or share < 1 or any("event-stream" in value for _, value in told)
             play.chunked &= not play.bodiless
             await play.upstream.send(
-                answer_head(play.line["status"], told, None if play.chunked else len(body) * (not play.bodiless))
+                answer_head(
+                    play.line["status"], told, None if play.chunked else len(body) * (not play.bodiless)
+                )
             )
         upto = len(body) if share >= 1 else max(play.said, int(len(body) * share))
         for piece in pieces(body[play.said : upto], self._random) if not play.bodiless else ():
@@ -240,7 +246,9 @@ def read(file: Path) -> tuple[list[Play], dict[str, Json]]:
         path = line["path"].partition("?")[0]
         provider = line.get("provider", "")
         shape = next((api for pattern, api in _APIS if pattern.search(path)), None)
-        api = shape or ("gemini" if "gemini" in provider else "anthropic" if provider == "anthropic" else "openai")
+        api = shape or (
+            "gemini" if "gemini" in provider else "anthropic" if provider == "anthropic" else "openai"
+        )
         name = f"{provider or 'any'}-{api}"
         upstreams[name] = {"api": api, "provider": _PROVIDERS.get(provider, provider)}
         plays.append(Play({**line, "upstream": name}, f"/{name}{line['path']}"))

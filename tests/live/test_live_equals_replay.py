@@ -48,7 +48,10 @@ async def test_recordings_of_libraries(recording: Path, tmp_path: Path) -> None:
 def outside() -> list[Path]:
     """The recordings that lie outside the tree, where they are at hand."""
     shared = Path(os.environ.get("LOOPTAP_SHARED") or Path(__file__).parents[3] / "shared")
-    found = [*(shared / "corpus" / "recordings").glob("*.jsonl"), *(shared / "client-traffic").glob("*.jsonl")]
+    found = [
+        *(shared / "corpus" / "recordings").glob("*.jsonl"),
+        *(shared / "client-traffic").glob("*.jsonl"),
+    ]
     return sorted(path for path in found if path.name != "labels.jsonl")
 
 

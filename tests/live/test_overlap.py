@@ -237,7 +237,7 @@ MOVE: Any = st.tuples(st.integers(0, 4), st.integers(0, 11), st.integers(0, 400)
 
 
 def test_made_up_loops_in_any_order() -> None:
-    _fuzz(40, 25)
+    _fuzz(20, 25)
 
 
 @pytest.mark.real

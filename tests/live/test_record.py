@@ -28,12 +28,22 @@ class Growing:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.messages: list[Json] = [{"role": "user", "content": [{"type": "text", "text": f"task of {name}"}]}]
+        self.messages: list[Json] = [
+            {"role": "user", "content": [{"type": "text", "text": f"task of {name}"}]}
+        ]
 
     def request(self) -> bytes:
         marked = [dict(message) for message in self.messages]
-        marked[-1]["content"] = [*marked[-1]["content"][:-1], {**marked[-1]["content"][-1], "cache_control": CACHE_MARK}]
-        told = {"model": "claude-sonnet-4-5", "max_tokens": 99, "messages": marked, "system": noise(self.name, 500)}
+        marked[-1]["content"] = [
+            *marked[-1]["content"][:-1],
+            {**marked[-1]["content"][-1], "cache_control": CACHE_MARK},
+        ]
+        told = {
+            "model": "claude-sonnet-4-5",
+            "max_tokens": 99,
+            "messages": marked,
+            "system": noise(self.name, 500),
+        }
         return json.dumps(told, ensure_ascii=False).encode()
 
     def took(self, step: int, size: int) -> None:
@@ -65,7 +75,9 @@ class Answers:
         await peer.send(answer_head(200, [("Content-Type", "application/json")], len(body)) + body)
 
 
-async def grow(here: Stage, answers: Answers, client: Growing, steps: int, size: int) -> list[tuple[bytes, bytes]]:
+async def grow(
+    here: Stage, answers: Answers, client: Growing, steps: int, size: int
+) -> list[tuple[bytes, bytes]]:
     """Play a client's whole turn; what it sent and got, step by step."""
     told = []
     for step in range(steps):
@@ -111,9 +123,7 @@ async def test_clients_at_once_are_kept_apart_byte_for_byte(tmp_path: Path) -> N
         clients = [Growing(f"client {n}") for n in range(6)]
         told = await asyncio.gather(*(grow(here, answers, client, 8, 4_000) for client in clients))
         tree = await here.live_tree()
-        by_first = {
-            here.looptap("show", steps[0], "--request"): steps for steps in steps_by_session(tree)
-        }
+        by_first = {here.looptap("show", steps[0], "--request"): steps for steps in steps_by_session(tree)}
         assert len(by_first) == len(clients)
         for mine in told:
             steps = by_first[mine[0][0]]
@@ -128,7 +138,11 @@ async def test_every_attempt_of_a_step_has_its_own_bytes(tmp_path: Path) -> None
         player.stage = here
         loop = Loop("anthropic")
         loop.user("hello")
-        plays = [loop.ask(Said(1, status=529)), loop.ask(Said(2, "half of it", cut=True)), loop.ask(Said(3, "whole"))]
+        plays = [
+            loop.ask(Said(1, status=529)),
+            loop.ask(Said(2, "half of it", cut=True)),
+            loop.ask(Said(3, "whole")),
+        ]
         for play in plays:
             await player.play(play)
         ((step,),) = steps_by_session(await here.live_tree())
@@ -148,7 +162,9 @@ async def turn_of(here: Stage, player: Player, serial: int) -> Play:
     return play
 
 
-async def test_PERF_08_a_place_that_cannot_be_written_costs_the_record_and_one_warning(tmp_path: Path) -> None:
+async def test_PERF_08_a_place_that_cannot_be_written_costs_the_record_and_one_warning(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").write_text("in the way")
     player = Player()
     async with stage(tmp_path, player.respond, store={"path": str(tmp_path / "file" / "data")}) as here:

@@ -16,7 +16,18 @@ import pytest
 
 from proxy.record import Reader, RecordMissing
 from proxy.trees import Forest
-from tests.live.kit import LARGEST, LAST, PATIENCE_S, Json, Message, Peer, Upstream, frame, request_bytes, until
+from tests.live.kit import (
+    LARGEST,
+    LAST,
+    PATIENCE_S,
+    Json,
+    Message,
+    Peer,
+    Upstream,
+    frame,
+    request_bytes,
+    until,
+)
 from tests.live.loops import NAMES, Dialect, Loop, Said
 from tests.live.recorded import Play, pairs
 
@@ -135,7 +146,10 @@ def heads_hold(place: Path, steps: int, *, whole: bool = True) -> bool:
 
 def ids(tree: Json) -> list[Any]:
     return [
-        [session["id"], [[thread["id"], [turn["id"] for turn in thread["turns"]]] for thread in session["threads"]]]
+        [
+            session["id"],
+            [[thread["id"], [turn["id"] for turn in thread["turns"]]] for thread in session["threads"]],
+        ]
         for session in tree["sessions"]
     ]
 
