@@ -203,9 +203,11 @@ def next_present(reply: Reply, index: int, here: Sequence[Piece]) -> Piece | Non
         return bearer
     if reply.order[:1] == [token]:
         return next((piece for piece in here if piece.unit is None), None)
-    later = reply.order[reply.order.index(token) + 1 :] if token in reply.order else []
+    others = [piece for piece in here if piece.unit is None]
+    names = _unique([_anchor(reply, piece) for piece in others])
+    then = _unique(reply.order)
+    later = then[then.index(token) + 1 :] if token in then else []
     for wanted in later:
-        for piece in here:
-            if piece.anchor == wanted and piece.unit is None:
-                return piece
-    return next((piece for piece in here if piece.unit is None), None)
+        if wanted in names:
+            return others[names.index(wanted)]
+    return others[0] if others else None

@@ -1,0 +1,150 @@
+"""Every call answered once, where its provider wants the answer: the faults of each dialect."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.pairing import Pairing
+from tests.policies.talk import assistant, messages, result, row, text, told, use, user
+
+ASK = user("Go on.")
+CALLS = assistant(use("1"), use("2"))
+AT = "$['messages']"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([CALLS, user(result("1"), result("2"))], []),
+        ([CALLS, user(result("1"), result("2"), text("and hurry"))], []),
+        ([CALLS, user(result("2"), result("1"))], [("order", None, AT + "[2]['content'][0]")]),
+        ([CALLS, user(result("1"))], [("unanswered", "hard", AT + "[1]['content'][1]")]),
+        (
+            [CALLS, user(text("first"), result("1"), result("2"))],
+            [("misplaced", "hard", AT + "[2]['content'][1]")],
+        ),
+        (
+            [CALLS, user(result("1"), result("1"), result("2"))],
+            [("duplicate", "hard", AT + "[2]['content'][1]")],
+        ),
+        (
+            [CALLS, user(result("1"), result("2"), result("9"))],
+            [("orphan", "hard", AT + "[2]['content'][2]")],
+        ),
+        ([CALLS, user(result("1")), user(result("2"))], []),
+        ([CALLS, user("stop")], [("unanswered", "hard", AT + f"[1]['content'][{n}]") for n in (0, 1)]),
+        (
+            [CALLS, user(result("1"), result("2")), assistant(text("Well.")), user(result("1"))],
+            [("stranger", "hard", AT + "[4]['content'][0]")],
+        ),
+        (
+            [CALLS, {"role": "system", "content": "mind"}, user(result("1"), result("2"))],
+            [("misplaced", "hard", AT + "[3]['content'][0]")],
+        ),
+        ([CALLS, user(result("1"), result("2")), {"role": "system", "content": "mind"}], []),
+        (
+            [
+                assistant({"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}),
+                ASK,
+            ],
+            [],
+        ),
+    ],
+)
+def test_anthropic(asked: list[Any], said: list[Any], tmp_path: Path) -> None:
+    assert told([messages([ASK, *asked], text("x"))], tmp_path, Pairing()) == [(0, *one) for one in said]
+
+
+def test_a_fault_is_told_once(tmp_path: Path) -> None:
+    asked = [ASK, CALLS, user(result("1"))]
+    rows = [messages(asked, text("Hm.")), messages([*asked, assistant(text("Hm.")), user("ok")], text("x"))]
+    assert [one[0] for one in told(rows, tmp_path, Pairing())] == [0]
+
+
+def chat(*later: dict[str, Any]) -> list[dict[str, Any]]:
+    calls = [
+        {"id": f"call_{n}", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
+        for n in (1, 2)
+    ]
+    spoken = {"role": "assistant", "content": None, "tool_calls": calls}
+    request = {"model": "gpt-4.1", "messages": [{"role": "user", "content": "Go."}, spoken, *later]}
+    message = {"role": "assistant", "content": "x"}
+    return [row("/v1/chat/completions", request, {"id": "c", "choices": [{"index": 0, "message": message}]})]
+
+
+def tool(n: int) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": f"call_{n}", "content": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("later", "said"),
+    [
+        ([tool(1), tool(2)], []),
+        ([tool(1)], ["unanswered"]),
+        ([tool(1), {"role": "user", "content": "hurry"}, tool(2)], ["misplaced"]),
+        ([tool(1), tool(2), tool(2)], ["duplicate"]),
+        ([tool(1), tool(2), tool(7)], ["orphan"]),
+        ([tool(2), tool(1)], ["order"]),
+    ],
+)
+def test_chat(later: list[Any], said: list[str], tmp_path: Path) -> None:
+    assert [one[1] for one in told(chat(*later), tmp_path, Pairing())] == said
+
+
+CALL = {"type": "function_call", "call_id": "call_abcdefgh", "name": "bash", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "call_abcdefgh", "output": "ok"}
+SAY = {"role": "user", "content": "Go on."}
+
+
+@pytest.mark.parametrize(
+    ("items", "more", "said"),
+    [
+        ([SAY, CALL, OUTPUT], {}, []),
+        ([SAY, CALL, SAY, OUTPUT], {}, []),
+        ([SAY, CALL, SAY], {}, [("unanswered", "$['input'][1]")]),
+        ([SAY, OUTPUT], {}, [("orphan", "$['input'][1]")]),
+        ([SAY, CALL, OUTPUT, OUTPUT], {}, [("duplicate", "$['input'][3]")]),
+        ([OUTPUT], {"previous_response_id": "resp_0"}, []),
+        ([{"type": "item_reference", "id": "fc_1"}, OUTPUT], {}, []),
+        ([{"type": "compaction", "id": "cmp_1", "encrypted_content": "c"}, OUTPUT], {}, []),
+    ],
+)
+def test_responses(items: list[Any], more: dict[str, Any], said: list[Any], tmp_path: Path) -> None:
+    reply = {"id": "resp_1", "object": "response", "status": "completed", "output": []}
+    rows = [row("/v1/responses", {"model": "gpt-5.5", "input": items, **more}, reply)]
+    assert [(one[1], one[3]) for one in told(rows, tmp_path, Pairing())] == said
+
+
+def part(name: str, n: int, **id: str) -> dict[str, Any]:
+    inner = {"args": {"n": n}} if name == "functionCall" else {"response": {"n": n}}
+    return {name: {"name": "bash", **inner, **id}}
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([part("functionResponse", 1), part("functionResponse", 2)], []),
+        ([part("functionResponse", 1, id="made-up"), part("functionResponse", 2)], []),
+        ([part("functionResponse", 1)], ["unanswered"]),
+        ([part("functionResponse", n) for n in (1, 2, 3)], ["orphan"]),
+    ],
+)
+def test_gemini(answers: list[Any], said: list[str], tmp_path: Path) -> None:
+    contents = [
+        {"role": "user", "parts": [{"text": "Go."}]},
+        {"role": "model", "parts": [part("functionCall", 1), part("functionCall", 2)]},
+        {"role": "user", "parts": answers},
+    ]
+    reply = {"candidates": [{"content": {"role": "model", "parts": [{"text": "x"}]}, "finishReason": "STOP"}]}
+    rows = [row("/v1beta/models/gemini-3-pro:generateContent", {"contents": contents}, reply)]
+    assert [one[1] for one in told(rows, tmp_path, Pairing())] == said
+
+
+def test_evidence_names_the_call_and_holds_no_content(tmp_path: Path) -> None:
+    (found,) = told(
+        [messages([ASK, CALLS, user(result("1", "secret"))], text("x"))], tmp_path, Pairing(), kinds=False
+    )
+    assert found["evidence"] == {"message": 1, "call": "toolu_000000000002", "tool": "bash"}
+    assert "secret" not in json.dumps(found)
