@@ -122,7 +122,8 @@ class PrometheusExporter(Collector):
         """Everything as it stands: what was counted, and readings taken at this moment."""
         yield from (sums.family() for sums in (
             self._attempts, self._tokens, self._cost, self._unpriced, self._steps, self._turns, self._threads,
-            self._findings, self._interventions, self._alerts, self._faults, self._first_output, self._duration,
+            self._findings, self._interventions, self._alerts, self._faults, self._first_output,
+            self._duration,
         ))  # fmt: skip
         for name, value in self._readings().items():
             text = name.replace("_", " ").capitalize() + "."

@@ -33,12 +33,17 @@ _NS_PER_MS = 1_000_000
 
 def ledger_of(settings: Settings) -> Ledger:
     """The ledger that the settings name."""
-    if settings.ledger.url is not None:
-        shared = RedisLedger(settings.ledger.url.reveal(), settings.time_zone)
-        if settings.ledger.lease is None:
-            return shared
-        return LeasedLedger(shared, to_nano(settings.ledger.lease), settings.time_zone)
-    return SqliteLedger(Path(settings.store.path), settings.time_zone)
+    return _ledger_and_link(settings)[0]
+
+
+def _ledger_and_link(settings: Settings) -> tuple[Ledger, RedisLedger | None]:
+    """The ledger, and what of it has to be reached first."""
+    if settings.ledger.url is None:
+        return SqliteLedger(Path(settings.store.path), settings.time_zone), None
+    shared = RedisLedger(settings.ledger.url.reveal(), settings.time_zone)
+    if settings.ledger.lease is None:
+        return shared, shared
+    return LeasedLedger(shared, to_nano(settings.ledger.lease), settings.time_zone), shared
 
 
 def budgets_of(settings: Settings) -> Budgets:
@@ -115,6 +120,7 @@ class Treasury:
         self.keyring = Keyring(settings)
         self.purse: Purse | None = None
         self._ledger: Ledger | None = None
+        self._shared: RedisLedger | None = None
         self._stops: Mapping[str, int] = {}
         self._seen: tuple[int, ...] = ()
         self._looked_s = self._beaten_s = 0.0
@@ -136,6 +142,8 @@ class Treasury:
         """Take in what is stopped and which keys there are; hold what is to be held."""
         if self._settings.budgets or self._settings.ledger.url is not None:
             self._open()
+        if self._shared is not None:
+            await self._shared.ready()
         await self.look(shell, at_once=True)
 
     def reload(self, settings: Settings, prices: Pricing) -> None:
@@ -189,7 +197,7 @@ class Treasury:
         return "let through" if self._settings.ledger.away == "open" else "refused"
 
     def _open(self) -> None:
-        self._ledger = ledger_of(self._settings)
+        self._ledger, self._shared = _ledger_and_link(self._settings)
         core = self._core
         assert isinstance(core.prices, Pricing)
         self.purse = Purse(

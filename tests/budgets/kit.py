@@ -149,7 +149,10 @@ def _completion(number: int) -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{number}", "object": "chat.completion", "created": 1, "model": "acme-1",
         "choices": [
-            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": f"answer {number}"}}
+            {
+                "index": 0, "finish_reason": "stop",
+                "message": {"role": "assistant", "content": f"answer {number}"},
+            }
         ],
         "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
     }  # fmt: skip

@@ -149,7 +149,8 @@ def test_BUD_11_counting_is_free_and_unread_paths_are_no_way_round(tmp_path: Pat
         asked = len(model.asked)
         billable = {
             "/v1/messages": 402, "/v1/chat/completions": 400, "/v1/messages/batches": 402,
-            "/openai/v1/embeddings": 400, "/openai/v1/images/generations": 400, "/anthropic/v1/something/new": 402,
+            "/openai/v1/embeddings": 400, "/openai/v1/images/generations": 400,
+            "/anthropic/v1/something/new": 402,
         }  # fmt: skip
         for path, status in billable.items():
             refused = proxy.post(path, kit.request("more"))

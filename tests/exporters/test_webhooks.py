@@ -48,7 +48,8 @@ async def export(url: str, *records: Record) -> None:
 async def test_only_what_was_asked_for_is_posted(receiver: Receiver, url: str) -> None:
     await export(url, ITEM, ALERT, ITEM)
     event = {
-        "time": "2023-11-14T22:13:20.000000Z", "type": "budget/alert", "turn": "trn_1", "data": {"share": 0.8},
+        "time": "2023-11-14T22:13:20.000000Z", "type": "budget/alert", "turn": "trn_1",
+        "data": {"share": 0.8},
     }  # fmt: skip
     assert receiver.got == [(event, "Bearer t")]
 

@@ -185,7 +185,8 @@ def test_BUD_19_a_refusal_says_which_limit_of_whom_and_how_to_go_on() -> None:
         ("steps", "steps", "looptap_step_limit"), ("input_tokens", "tokens", "looptap_budget_exceeded"),
         ("output_tokens", "tokens", "looptap_budget_exceeded"),
         ("total_tokens", "tokens", "looptap_budget_exceeded"),
-        ("wall_clock", "wall_clock", "looptap_budget_exceeded"), ("calls:Bash", "calls", "looptap_budget_exceeded"),
+        ("wall_clock", "wall_clock", "looptap_budget_exceeded"),
+        ("calls:Bash", "calls", "looptap_budget_exceeded"),
         ("tool_retries:Bash", "tool_retries", "looptap_budget_exceeded"),
     ],
 )  # fmt: skip

@@ -1,0 +1,80 @@
+"""One ledger under several proxies: caps hold over all of them, and while it is away nothing passes."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.budgets import kit
+from tests.stores.ledger.kit import RedisServer
+
+pytestmark = pytest.mark.real
+
+FLAT = [{"model": "acme-*", "input": 0, "output": 1000}]
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer("--appendonly", "yes")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def settings(redis: RedisServer, **ledger: Any) -> dict[str, Any]:
+    budget = {"name": "key", "scope": "key", "window": "day", "limits": {"spend_usd": 3}}
+    return {"prices": FLAT, "budgets": [budget], "ledger": {"url": redis.url, **ledger}}
+
+
+@pytest.mark.parametrize("lease", [None, "0.1"])
+def test_BUD_10_three_instances_admit_together_what_one_would(
+    tmp_path: Path, redis: RedisServer, lease: str | None
+) -> None:
+    given = settings(redis, **({"lease": lease} if lease else {}))
+    with kit.model() as model, ExitStack() as stack:
+        proxies = [stack.enter_context(kit.serve(tmp_path / name, model, **given)) for name in "abc"]
+        model.gate.clear()
+        with ThreadPoolExecutor(60) as pool:
+            running = [
+                pool.submit(proxies[n % 3].post, "/v1/messages", kit.request(f"q {n}", max_tokens=300))
+                for n in range(60)
+            ]
+            kit.eventually(lambda: sum(one.done() for one in running) >= 50, "fifty were to be refused")
+            assert len(model.asked) <= 10
+            assert lease or len(model.asked) == 10
+            model.gate.set()
+            admitted = sum(one.result().status == 200 for one in running)
+        assert admitted == len(model.asked)
+        assert proxies[0].looptap("stop", "unnamed").returncode == 0
+        kit.eventually(lambda: proxies[2].ask("x").status == 402, "a stop reaches every instance")
+
+
+def test_BUD_05_while_the_ledger_is_away_requests_are_refused_for_that(
+    tmp_path: Path, redis: RedisServer
+) -> None:
+    with kit.model() as model, kit.serve(tmp_path, model, **settings(redis)) as proxy:
+        assert proxy.ask("one").status == 200
+        redis.kill()
+        said = proxy.ask("two")
+        assert (said.status, said.fields["code"]) == (402, "looptap_ledger_away")
+        assert "ledger" in said.json["error"]["message"]
+        redis.start()
+        kit.eventually(lambda: proxy.ask("three").status == 200, "it goes on once the ledger is back")
+
+
+def test_BUD_05_open_lets_them_through_and_charges_them_later(tmp_path: Path, redis: RedisServer) -> None:
+    with kit.model() as model, kit.serve(tmp_path, model, **settings(redis, away="open")) as proxy:
+        assert proxy.ask("one").status == 200
+        redis.kill()
+        assert [proxy.ask(f"q {n}").status for n in range(5)] == [200] * 5
+        redis.start()
+
+        def all_charged() -> bool:
+            return any(one["used"] == "0.06" for one in proxy.told("budgets"))
+
+        kit.eventually(all_charged, "six requests of a cent each were to be charged")
