@@ -11,6 +11,7 @@ loop that carries the traffic.
 
 import asyncio
 import hmac
+import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 
 import orjson
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from proxy.ports import LedgerAway
 
@@ -110,6 +112,25 @@ def build(parts: AdminParts) -> web.Application:
     app.router.add_post("/api/v1/stop", routes.stop)
     app.router.add_post("/api/v1/topup", routes.topup)
     return app
+
+
+class ServerLog(logging.Handler):
+    """What the web server would print as a traceback: our bugs are told as such, bad requests not at all."""
+
+    def __init__(self, on_fault: Callable[[str, BaseException], None]) -> None:
+        super().__init__()
+        self._on_fault = on_fault
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, HttpProcessingError | ConnectionError):
+            self._on_fault("admin", error)
+
+    def logger(self) -> logging.Logger:
+        """A logger that tells nobody else."""
+        logger = logging.Logger("looptap.admin")
+        logger.addHandler(self)
+        return logger
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -265,9 +286,10 @@ class _Routes:
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
-        await response.prepare(request)
-        async for frame in self._follow(after):
-            await response.write(frame)
+        with suppress(ConnectionError):  # whoever followed has gone
+            await response.prepare(request)
+            async for frame in self._follow(after):
+                await response.write(frame)
         return response
 
     async def _follow(self, after: int | None) -> AsyncIterator[bytes]:

@@ -197,7 +197,8 @@ class _Parts:
                 RecordCatalog(self.data_dir), token, hosts, self.ready, self.metrics.render, self._operator
             )
         )
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        log = admin.ServerLog(self._caught).logger()
+        self._runner = web.AppRunner(application, access_log=None, logger=log, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
         await site.start()

@@ -1,11 +1,13 @@
 """The admin port: its three walls, its JSON, and that it never renders what others wrote."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestClient
 
 from proxy import admin
@@ -176,3 +178,30 @@ def test_where_nothing_can_be_written_the_token_still_works(tmp_path: Path) -> N
     assert admin.read_or_make_token(tmp_path / "file", warnings.append)
     assert len(warnings) == 1
     assert "admin token" in warnings[0]
+
+
+async def test_a_follower_who_leaves_and_a_request_that_is_none_leave_no_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_a_turn(tmp_path)
+    faults: list[str] = []
+    log = admin.ServerLog(lambda where, error: faults.append(type(error).__name__)).logger()
+    parts = admin.AdminParts(
+        RecordCatalog(tmp_path), TOKEN, frozenset({"127.0.0.1"}), lambda: (True, {}), lambda: str(1 // 0)
+    )
+    runner = web.AppRunner(admin.build(parts), access_log=None, logger=log)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    head = f"Host: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    try:
+        for target in ("/api/v1/events?after=0", "/" + "x" * 70_000, "/metrics"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"GET {target} HTTP/1.1\r\n{head}".encode())
+            assert await reader.read(20)
+            writer.transport.abort()
+        await asyncio.sleep(0.6)  # the follower is written to again
+    finally:
+        await runner.cleanup()
+    assert faults == ["ZeroDivisionError"]
+    assert capfd.readouterr().err == ""
