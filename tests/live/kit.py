@@ -332,3 +332,20 @@ def bare(tree: Json) -> Json:
 
 def _less(node: Json) -> Json:
     return {key: value for key, value in node.items() if key != "id"}
+
+
+def sketch(tree: Json) -> list[list[str]]:
+    """Each session's threads: kind, parent, exchanges; turns apart."""
+    found = []
+    for session in bare(tree)["sessions"]:
+        threads = []
+        for thread in session:
+            turns = [
+                " ".join("+".join(map(str, step["exchanges"])) for step in turn["steps"])
+                + ("…" if turn["open"] else "")
+                for turn in thread["turns"]
+            ]
+            parent = f"<{thread['parent']}" if "parent" in thread else ""
+            threads.append(f"{thread['kind']}{parent}: {' | '.join(turns)}")
+        found.append(threads)
+    return found

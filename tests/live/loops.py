@@ -16,7 +16,7 @@ from tests.live.recorded import Play
 
 Dialect = Literal["anthropic", "chat", "responses", "gemini"]
 NAMES: tuple[Dialect, ...] = ("anthropic", "chat", "responses", "gemini")
-MODELS = dict(zip(NAMES, DIALECTS, strict=True))
+MODELS: dict[Dialect, Any] = dict(zip(NAMES, DIALECTS, strict=True))
 _SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
 _TARGETS = {
     "anthropic": "/anthropic/v1/messages",
@@ -94,7 +94,7 @@ class Loop:
             return json.dumps(
                 OVERLOADED if self.dialect == "anthropic" else {"error": {"message": "Overloaded"}}
             )
-        model: Any = MODELS[self.dialect]
+        model = MODELS[self.dialect]
         reply = model.reply({**body, "model": body.get("model", "gemini")}, self._says(answer))
         if not self.stream:
             told = json.dumps(reply)

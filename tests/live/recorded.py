@@ -232,8 +232,8 @@ _APIS = (
     (re.compile(r":[A-Za-z]+$"), "gemini"),
 )
 _PROVIDERS = {
-    "openai-chat": "openai", "openai-responses": "openai", "gemini": "google", "bedrock": "aws", "xai": "x-ai",
-    "": "anthropic", "other": "openai",
+    "openai-chat": "openai", "openai-responses": "openai", "gemini": "google", "bedrock": "aws",
+    "xai": "x-ai", "": "anthropic", "other": "openai",
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from proxy.reading import Library
 from proxy.record import RecordWriter
 from proxy.tracker import Tracker
 from tests.live.kit import Stage, stage, until
-from tests.live.loops import Loop, Said
+from tests.live.loops import NAMES, Loop, Said
 from tests.live.recorded import Player
 
 SECRET = "words that only the conversation may hold"
@@ -100,7 +100,7 @@ async def test_a_fault_in_one_dialect_leaves_the_others_seen(
     player = Player()
     async with stage(tmp_path, player.respond) as here:
         player.stage = here
-        for number, dialect in enumerate(("anthropic", "chat", "responses", "gemini")):
+        for number, dialect in enumerate(NAMES):
             loop = Loop(dialect)
             loop.user("a task")
             await step(player, loop, Said(number, text="done"))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.live.kit import Json, Stage, bare, stage
+from tests.live.kit import Json, Stage, bare, sketch, stage
 from tests.live.loops import NAMES, Dialect, Loop, Said
 from tests.live.recorded import Play, Player
 
@@ -18,27 +18,12 @@ from tests.live.recorded import Play, Player
 async def agree(here: Stage, place: Path) -> Json:
     """The live tree and the tree of its exchange log are one; it is returned."""
     await here.idle()
-    live = bare(await here.live_tree())
+    tree = await here.live_tree()
     log = await here.write_log(place / "log.jsonl")
-    assert bare(here.replay(log)) == live
+    assert bare(here.replay(log)) == bare(tree)
     assert here.warnings == []
     assert here.running.parts.server.shell.faults.counts == {}
-    return live
-
-
-def shape(tree: Json) -> list[list[str]]:
-    """Threads of each session in short: kind, parent, the exchanges of each step, turns apart."""
-    return [
-        [
-            f"{t['kind']}{'<%s' % t['parent'] if 'parent' in t else ''}: "
-            + " | ".join(
-                " ".join("+".join(map(str, s["exchanges"])) for s in u["steps"]) + ("…" if u["open"] else "")
-                for u in t["turns"]
-            )
-            for t in session
-        ]
-        for session in tree["sessions"]
-    ]
+    return tree
 
 
 @pytest.mark.parametrize("dialect", NAMES)
@@ -63,8 +48,8 @@ async def test_SES_04_unrelated_conversations_at_once_are_sessions_of_their_own(
             for loop, each in zip(loops, said, strict=True):
                 loop.took(each)
         tree = await agree(here, tmp_path)
-    assert shape(tree) == [["main: 0 3 6"], ["main: 1 4 7"], ["main: 2 5 8"]]
-    assert all(t["turns"][0]["cause"] == "completed" for s in tree["sessions"] for t in s)
+    assert sketch(tree) == [["main: 0 3 6"], ["main: 1 4 7"], ["main: 2 5 8"]]
+    assert all(t["turns"][0]["cause"] == "completed" for s in tree["sessions"] for t in s["threads"])
 
 
 @pytest.mark.parametrize("dialect", NAMES)
@@ -83,7 +68,7 @@ async def test_a_sibling_and_a_retry_that_comes_too_soon(dialect: Dialect, tmp_p
         loop.took(Said(2, calls=("b",)))
         await player.play(loop.ask(Said(3, text="done")))
         tree = await agree(here, tmp_path)
-    assert shape(tree) == [["main: 0…"], ["main: 1 2"]]
+    assert sketch(tree) == [["main: 0…"], ["main: 1 2"]]
 
 
 @pytest.mark.parametrize("dialect", ["anthropic", "chat", "responses"])
@@ -111,7 +96,7 @@ async def test_SES_03_sub_agents_side_by_side_stay_apart(dialect: Dialect, tmp_p
         parent.took(spawn)
         await player.play(parent.ask(Said(2, text="mended")))
         tree = await agree(here, tmp_path)
-    assert shape(tree) == [["main: 0 5", "subagent<0: 1 3", "subagent<0: 2 4"]]
+    assert sketch(tree) == [["main: 0 5", "subagent<0: 1 3", "subagent<0: 2 4"]]
 
 
 @pytest.mark.parametrize("calls", [(), ("a",)], ids=["user speaks", "results"])
@@ -143,8 +128,8 @@ async def test_the_next_request_overtakes_the_end_of_the_reply(
             await player.finish(first)
         await player.finish(second)
         tree = await agree(here, tmp_path)
-    assert shape(tree) == [["main: 0 1" if calls else "main: 0 | 1"]]
-    assert {turn["cause"] for turn in tree["sessions"][0][0]["turns"]} == {"completed"}
+    assert sketch(tree) == [["main: 0 1" if calls else "main: 0 | 1"]]
+    assert {turn["cause"] for turn in tree["sessions"][0]["threads"][0]["turns"]} == {"completed"}
 
 
 # -- made-up loops

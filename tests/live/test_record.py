@@ -14,6 +14,7 @@ from tests.live.kit import Json, Message, Peer, Stage, answer_head, stage, until
 from tests.live.loops import Loop, Said
 from tests.live.recorded import Play, Player
 
+MODEL = "claude-sonnet-4-5"
 CACHE_MARK = {"type": "ephemeral"}
 
 
@@ -57,7 +58,7 @@ class Growing:
         content = [{"type": "text", "text": "done"}] if last else [call]
         return json.dumps(
             {
-                "id": f"msg_{self.name}_{step}", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5",
+                "id": f"msg_{self.name}_{step}", "type": "message", "role": "assistant", "model": MODEL,
                 "content": content, "stop_reason": "end_turn" if last else "tool_use",
                 "usage": {"input_tokens": 100 + step, "output_tokens": 7},
             }

@@ -24,6 +24,7 @@ from tests.live.kit import (
     bare,
     frame,
     request_bytes,
+    sketch,
     sse,
     stage,
     until,
@@ -59,11 +60,12 @@ def reply(text: str = "hello", usage: Json | None = None) -> Json:
 def events(text: str = "hello", usage: Json | None = None) -> list[Json]:
     whole = reply(text, usage)
     counted = {"output_tokens": whole["usage"]["output_tokens"]}
+    delta = {"type": "content_block_delta", "index": 0}
     begun = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
     return [
         {"type": "message_start", "message": begun},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        *({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": c}} for c in text),
+        *(delta | {"delta": {"type": "text_delta", "text": character}} for character in text),
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": counted},
         {"type": "message_stop"},
@@ -308,7 +310,8 @@ async def test_COST_01_the_same_usage_costs_the_same_streamed_and_whole(tmp_path
 
 ODD = [
     b'{ "model":"claude-sonnet-4-5",\r\n\t"max_tokens" : 64 , "messages":[ '
-    b'{"content":"caf\\u00e9 caf\xc3\xa9 \\/ ","role":"user"} ],"temperature":1e0,"x":1E2,"stream":false ,"metadata":{ } }\n',
+    b'{"content":"caf\\u00e9 caf\xc3\xa9 \\/ ","role":"user"} ],'
+    b'"temperature":1e0,"x":1E2,"stream":false ,"metadata":{ } }\n',
     b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1,"max_tokens":2,"model":"claude-sonnet-4-5"}',
     b'{"model":"claude-sonnet-4-5","max_tokens":5,"messages":[{"role":"user","content":[{"type":"text","text":'
     b'"\\ud83d\\ude42 \xf0\x9f\x99\x82 \\u2028"}]}],"big":123456789012345678901234567890,"z":-0.0,"n":null}',
@@ -385,23 +388,6 @@ async def test_PERF_03_fifty_thousand_tiny_events_start_no_task_and_cost_the_sam
 def claude(session: str, agent: str | None = None) -> dict[str, str]:
     told = {"User-Agent": "claude-cli/2.1.332 (external, cli)", "X-Claude-Code-Session-Id": session}
     return told if agent is None else {**told, "x-claude-code-agent-id": agent}
-
-
-def sketch(tree: Json) -> list[list[str]]:
-    """Each session's threads: kind, parent, exchanges; turns apart."""
-    found = []
-    for session in bare(tree)["sessions"]:
-        threads = []
-        for thread in session:
-            turns = [
-                " ".join("+".join(map(str, step["exchanges"])) for step in turn["steps"])
-                + ("…" if turn["open"] else "")
-                for turn in thread["turns"]
-            ]
-            parent = f"<{thread['parent']}" if "parent" in thread else ""
-            threads.append(f"{thread['kind']}{parent}: {' | '.join(turns)}")
-        found.append(threads)
-    return found
 
 
 async def play(player: Player, loop: Loop, said: Said, results: str | None = "seen") -> None:
