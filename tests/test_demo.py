@@ -106,7 +106,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert (done.returncode, done.stderr) == (0, "")
     answer = json.loads(done.stdout)
     scenes = {scene["agent"]: scene["sessions"] for scene in answer["scenes"]}
-    return {"place": place, **scenes}
+    return {"place": place, "findings": answer["findings"], **scenes}
 
 
 @pytest.mark.parametrize(
@@ -158,23 +158,43 @@ def test_the_kept_record_can_be_read_and_replayed(told: dict[str, Any], tmp_path
         file = tmp_path / f"{agent.name}.jsonl"
         file.write_text(log.stdout)
         again = json.loads(looptap("replay", "--json", str(file)).stdout)
-        assert [bare(s) for s in again["sessions"]] == [bare(live)]
+        assert [bare(s, again["findings"]) for s in again["sessions"]] == [bare(live, told["findings"])]
 
 
-def bare(session: dict[str, Any]) -> list[Any]:
-    """A session less its ids and times."""
+def test_the_runaway_and_the_forgetful_are_found_out(told: dict[str, Any]) -> None:
+    found = {
+        agent.name: {finding["policy"] for step in _steps(told[agent.name]) for finding in _of(step, told)}
+        for agent in AGENTS
+    }
+    assert "repeats" in found[RUNAWAY.name]
+    assert "thinking" in found[FORGETFUL.name]
+    assert found[HEALTHY.name] == set()
+
+
+def _steps(sessions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        step for session in sessions for thread in session["threads"] for turn in thread["turns"]
+        for step in turn["steps"]
+    ]  # fmt: skip
+
+
+def _of(step: dict[str, Any], told: dict[str, Any]) -> list[dict[str, Any]]:
+    return [told["findings"][number] for number in step["findings"]]
+
+
+def bare(session: dict[str, Any], findings: list[dict[str, Any]]) -> list[Any]:
+    """A session less its ids and times. Findings have numbers of their own in each answer."""
     facts = ("cause", "open", "usage", "cost_usd", "cost_quality")
     return [
-        [thread["kind"], *(turn[key] for key in facts), [bare_step(step) for step in turn["steps"]]]
+        [thread["kind"], *(turn[key] for key in facts), [bare_step(step, findings) for step in turn["steps"]]]
         for thread in session["threads"]
         for turn in thread["turns"]
     ]
 
 
-def bare_step(step: dict[str, Any]) -> dict[str, Any]:
-    kept = {
-        key: step[key] for key in ("model", "stop_reason", "usage", "cost_usd", "cost_quality", "findings")
-    }
+def bare_step(step: dict[str, Any], findings: list[dict[str, Any]]) -> dict[str, Any]:
+    kept = {key: step[key] for key in ("model", "stop_reason", "usage", "cost_usd", "cost_quality")}
+    kept["findings"] = [(findings[n]["policy"], findings[n]["kind"]) for n in step["findings"]]
     kept["tool_calls"] = [(call["id"], call["name"]) for call in step["tool_calls"]]
     kept["tool_results"] = [(result["id"], result["is_error"]) for result in step["tool_results"]]
     return kept
