@@ -102,7 +102,8 @@ class History(Policy):
         if change.message >= 0:
             evidence["message"] = change.message
         if self.options.excerpts and (change.before or change.after):
-            evidence["before"], evidence["after"] = _excerpts(change.before, change.after)
+            words = _excerpts(change.before, change.after)
+            evidence["quotes"] = {"before": words[0], "after": words[1]}
         if rules is None or not bound or not _reasons_after(request, change.message):
             return Finding(self.name, "changed", "info", evidence, None, change.path)
         evidence["rule"] = rules.name
@@ -376,6 +377,7 @@ def _terminal(finding: Finding) -> Terminal:
         f"An earlier part of this conversation changed ({finding.path}), and the provider would refuse what "
         "is bound to it. Send it as it was, or begin a new conversation.",
         fields={"kind": finding.kind, "path": finding.path},
+        any_form=True,
     )
 
 

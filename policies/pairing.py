@@ -279,4 +279,5 @@ def _terminal(fault: _Fault, request: ModelRequest) -> Terminal:
         f"Tool calls and results do not pair ({fault.kind} at {path}), and the provider would refuse this "
         "request. Answer every call once, directly after it.",
         fields={"kind": fault.kind, "path": path},
+        any_form=True,
     )

@@ -82,6 +82,7 @@ def terminal(one: Judged) -> Terminal:
         f"Reasoning of an earlier reply did not come back as it was: {kind} ({one.path}). The provider "
         "would refuse this request. Send the reply back as it came, or begin a new conversation.",
         fields={"kind": kind, "path": one.path},
+        any_form=True,
     )
 
 

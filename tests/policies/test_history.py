@@ -186,11 +186,11 @@ def test_excerpts_are_short_and_keep_no_secrets(tmp_path: Path) -> None:
         asked[0]["content"][1]["text"] = "Read the key sk-abcdefghijklmnopqrstuvwxyz0123456789 first."
 
     (found,) = told(talk(leak), tmp_path, History(HistoryOptions(excerpts=True)), kinds=False)
-    assert found["evidence"]["before"].startswith("Read the file")
+    assert found["evidence"]["quotes"]["before"].startswith("Read the file")
     assert "abcdefghij" not in json.dumps(found)
-    assert len(found["evidence"]["after"]) <= 60
+    assert len(found["evidence"]["quotes"]["after"]) <= 60
     (plain,) = told(talk(leak), tmp_path, History(), kinds=False)
-    assert "after" not in plain["evidence"]
+    assert "quotes" not in plain["evidence"]
 
 
 class _Prices:
