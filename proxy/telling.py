@@ -89,6 +89,7 @@ def step_attempt(step: Step, number: int, exchange: Exchange, attempt: Attempt) 
         "attempt": number,
         "exchange": exchange.id,
         "number": exchange.number,
+        "upstream": exchange.upstream.name if exchange.upstream is not None else "",
         "outcome": attempt.outcome,
         "status": attempt.status,
         "model": reply.model or step.model,
