@@ -181,6 +181,9 @@ def run(command: click.Command, arguments: list[str] | None) -> NoReturn:
         code = 0
     except (click.Abort, _Interrupted, KeyboardInterrupt):
         code = INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()  # the help itself, in its lines
+        code = BAD_USAGE
     except click.UsageError as error:
         code = _fail(_usage(error), BAD_USAGE)
     except click.ClickException as error:

@@ -383,3 +383,25 @@ def test_serve_names_settings_for_clients_and_what_is_enforced() -> None:
         "admin: http://127.0.0.1:4041/?token=t",
     ):
         assert line in text
+
+
+@pytest.mark.parametrize("arguments", [(), ("keys",)])
+def test_a_group_without_a_command_shows_its_help_in_lines(data: Path, arguments: tuple[str, ...]) -> None:
+    code, answer, said = looptap(data, *arguments)
+    assert (code, answer) == (2, b"")
+    assert said.startswith("Usage: looptap")
+    assert "\nCommands:\n" in said
+
+
+def test_a_log_may_come_through_a_pipe_and_a_directory_is_none(data: Path, tmp_path: Path) -> None:
+    _, log, _ = looptap(data, "show", "--exchanges")
+    (tmp_path / "log.jsonl").write_bytes(log)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cp", tmp_path / "log.jsonl", pipe]):
+        piped = looptap(data, "--json", "replay", str(pipe))
+    assert piped == looptap(data, "--json", "replay", str(tmp_path / "log.jsonl"))
+    assert piped[0] == 0
+    code, _, said = looptap(data, "replay", str(tmp_path))
+    assert code == 1
+    assert "is a directory" in said
