@@ -37,8 +37,7 @@ _AGAIN = 16
 _SAYS_ENOUGH = 16
 """Characters of a reply from which its return is evidence by itself."""
 _AS_SENT = 6
-"""Rank of a thread whose newest reply came back as it was sent. A repeated request may belong to such
-a thread too: the one of several equal ones that has not gone on yet."""
+"""Rank of a thread whose newest reply came back as it was sent."""
 _FRESH_NS = 900_000_000_000
 _BESIDE_NS = 10_000_000_000
 
@@ -135,7 +134,9 @@ def _by_prefix(scope: Scope, request: ModelRequest, ask: bytes) -> Match | None:
             options = [*_after_reply(scope, request, name, at), *_after_ask(scope, request, name, at)]
             if options:
                 rank, best = _best(options, request)
-                return best if again is None or rank >= _AS_SENT else again
+                goes_on = rank >= _AS_SENT or best.relation == "continue"
+                # a repeated request may go on with one of several equal threads: that which has not yet
+                return best if again is None or goes_on else again
         while at >= 0 and chain[at] == name:
             at -= 1  # messages outside identity have the name of what precedes them
     return again
@@ -215,13 +216,14 @@ def _after_ask(scope: Scope, request: ModelRequest, name: bytes, at: int) -> Ite
     follows = any(item.digest and item.kind != "system" for message in after for item in message.items)
     if not follows and not came_back:
         return  # the very same request
+    past = any(message.role == "assistant" for message in request.messages[: at + 1])
     for step in scope.asks.get(name, ()):
         thread = step.thread
         client = same_client(thread, request.hints)
         if came_back:
             if step.whole and resembles(step, came_back):
                 yield _went_on(step, request, behind, rewritten=True, rank=5)
-            elif client is not False and thread.newest(step) and _replaced(step, came_back, client):
+            elif client is not False and thread.newest(step) and _replaced(step, came_back, past or client):
                 yield 3 if step.whole else 4, Match("continue", step, known=behind, rewritten=True)
         elif step.reply == step.ask or (step.whole and not step.said):
             yield _went_on(step, request, at + 1, rewritten=False, rank=5)
@@ -231,12 +233,12 @@ def _after_ask(scope: Scope, request: ModelRequest, name: bytes, at: int) -> Ite
             yield 3, Match("epoch", step, known=at + 1)
 
 
-def _replaced(step: Step, came_back: Sequence[Item], client: bool | None) -> bool:
+def _replaced(step: Step, came_back: Sequence[Item], certain: bool | None) -> bool:
     """Whether other words than the reply's may stand in its place: nothing else explains the history.
 
     A first message may be that of many conversations; a history with a past is one conversation's.
     """
-    if not step.whole or client or step.index > 0 or step.thread.partial:
+    if not step.whole or certain or step.index > 0:
         return True
     return bool(step.calls) == any(item.kind == "tool_call" for item in came_back)
 

@@ -223,6 +223,17 @@ def test_a_history_with_a_past_goes_on_whatever_stands_in_the_place_of_its_reply
     assert [len(thread["turns"][0]["steps"]) for thread in play.threads()] == [2]
 
 
+def test_a_run_repeated_word_for_word_is_one_thread_though_its_replies_came_back_otherwise() -> None:
+    play = Play()
+    first = request(TASK, assistant(said("Let me look."), call(ID)), results(result(ID)))
+    second = grown(first, assistant(call(OTHER)), results(result(OTHER)))
+    for _ in range(2):
+        play.step(first, said("A demo project."))
+        play.step(second, said("Done."))
+        play.step(grown(second, assistant(said("Finished.")), user("Thanks.")), said("Gladly."))
+    assert [[len(turn["steps"]) for turn in thread["turns"]] for thread in play.threads()] == [[2, 1], [2, 1]]
+
+
 def test_gemini_ids_that_the_client_made_up_pair_by_name_and_order() -> None:
     play = Play()
     first = request(TASK)
