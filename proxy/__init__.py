@@ -27,7 +27,8 @@ judgement
     ``chain`` runs the policies that ``rulebook`` builds; ``testing`` drives them in tests
 money
     ``pricing`` prices; ``bounds``, ``demands``, ``purse``, ``passbook``, ``treasury``, ``ledger``,
-    ``windows``, ``orders``, ``keyring``, ``payers``, ``unread``, ``probe`` hold budgets; ``stores`` keeps ledgers and heads
+    ``windows``, ``orders``, ``keyring``, ``payers``, ``unread``, ``probe`` hold budgets; ``stores`` keeps
+    ledgers and heads
 the record
     ``outbox`` takes, ``record`` writes and reads, ``redact`` hides, ``trees`` and ``details`` build
     what people see, ``exchange_log`` exports, ``catalog`` and ``admin`` serve

@@ -142,9 +142,9 @@ class Opened:
     """One exchange on its way: ``respond``, ``feed`` and, exactly once, ``close``."""
 
     __slots__ = (
-        "_arrived_ns", "_captured", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes", "_received",
-        "_reply", "_response", "_tap", "_waits", "body", "exchange", "placement", "plain_bytes", "refusal",
-        "request", "splice", "tab", "warnings",
+        "_arrived_ns", "_captured", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes",
+        "_received", "_reply", "_response", "_tap", "_waits", "body", "exchange", "placement", "plain_bytes",
+        "refusal", "request", "splice", "tab", "warnings",
     )  # fmt: skip
 
     def __init__(self, core: Core, exchange: Exchange, body: bytes | None) -> None:

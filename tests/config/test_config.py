@@ -466,7 +466,7 @@ def test_yes_and_no_are_words(write) -> None:
         ("exporters: {otel: {}}", "exporters.otel", "did you mean otlp?"),
         ("exporters: {otlp: {}}", "exporters.otlp", "jsonl and prometheus are there"),
         ("traceparent: join", "traceparent", "remove it"),
-        ("policies: {repeats: {action: nudge}}", "policies.repeats.action", "use observe, warn, deny or message"),
+        ("policies: {tools: {action: nudge}}", "policies.tools.action", "use observe, warn, deny or message"),
         ("mode: enforced", "mode", "did you mean enforce?"),
         ("default_upstream: antropic", "default_upstream", "did you mean anthropic?"),
         ("time_zone: Berlin", "time_zone", "Europe/Berlin"),
