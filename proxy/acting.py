@@ -71,8 +71,16 @@ def budgets_command(common: Common) -> None:
 
 
 @click.group("keys")
-def keys_group() -> None:
-    """Keys of the proxy's own, in place of the provider's: make, list, revoke."""
+@common
+def keys_group(common: Common) -> None:
+    """Keys of the proxy's own, in place of the provider's: make, list, revoke.
+
+    \b
+    looptap keys create ci --team search
+    looptap keys list
+    looptap keys revoke ci
+    """
+    click.get_current_context().obj = common
 
 
 @keys_group.command("create")
