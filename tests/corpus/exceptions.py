@@ -14,8 +14,13 @@ _COST_SAYS = (
 _FETCHED = (
     "the reply is queued in the background; the GET that fetches it is no model call, so the turn stays open"
 )
+_ENUM_NUMBER = (
+    "the client asked for enums as integers: finishReason is 1, which is STOP by the API's own definition; the "
+    "label repeats the number, we say the name that every other reply of this API bears"
+)
 
 CORPUS: dict[str, str] = {
+    "gemini--opentelemetry-python-contrib--test-function-call-choice-no-content-": _ENUM_NUMBER,
     "other--pydantic-ai--test-snowflake-": _EMPTY_CALL,
     "other--fantasy--TestVercelCommon-gemini-3-pro-preview-": _COST_SAYS,
     "other--fantasy--TestVercelThinking-gemini-3-pro-preview-": _COST_SAYS,
