@@ -15,8 +15,8 @@ _FETCHED = (
     "the reply is queued in the background; the GET that fetches it is no model call, so the turn stays open"
 )
 _ENUM_NUMBER = (
-    "the client asked for enums as integers: finishReason is 1, which is STOP by the API's own definition; the "
-    "label repeats the number, we say the name that every other reply of this API bears"
+    "the client asked for enums as integers: finishReason is 1, which is STOP by the API's own definition; "
+    "the label repeats the number, we say the name that every other reply of this API bears"
 )
 
 CORPUS: dict[str, str] = {
