@@ -15,6 +15,8 @@ KEPT_TEXTS = 4
 THREAD_BYTES = 2_000
 STEP_BYTES = 1_500
 CALL_BYTES = 200
+MESSAGE_BYTES = 900
+"""What the objects of a message take beside its text."""
 
 
 class Shelf:
@@ -57,7 +59,8 @@ class Shelf:
         thread.request = request
         length = exchange.head.get(b"content-length") or b""
         known = length.isdigit() and len(length) < 12
-        size = int(length) if known else 2_000 * (1 + len(request.messages))
+        text = int(length) if known else 2_000 * (1 + len(request.messages))
+        size = text + MESSAGE_BYTES * len(request.messages)
         self._requests[thread.id] = size
         self._request_bytes += size
         while self._request_bytes > self._max_request_bytes and len(self._requests) > 1:
