@@ -22,7 +22,8 @@ from proxy.tracker import Tracker
 UPSTREAM = Upstream("anthropic", "http://127.0.0.1:1", "anthropic", "anthropic")
 HEADERS = (
     (b"Host", b"127.0.0.1:9000"), (b"User-Agent", b"Anthropic/Python 0.76.0"),
-    (b"Accept", b"application/json"), (b"Content-Type", b"application/json"), (b"anthropic-version", b"2023-06-01"), (b"x-api-key", b"none"),
+    (b"Accept", b"application/json"), (b"Content-Type", b"application/json"),
+    (b"anthropic-version", b"2023-06-01"), (b"x-api-key", b"none"),
     (b"X-Stainless-Lang", b"python"), (b"X-Stainless-OS", b"Linux"), (b"X-Stainless-Arch", b"x64"),
     (b"X-Stainless-Runtime", b"CPython"), (b"x-stainless-retry-count", b"0"), (b"Content-Length", b"126"),
 )  # fmt: skip
