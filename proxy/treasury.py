@@ -20,9 +20,10 @@ from proxy.model import Head, Identity
 from proxy.ports import Ledger, LedgerAway
 from proxy.pricing import Pricing
 from proxy.purse import Posture, Purse
+from proxy.stores import open_ledger
 from proxy.stores.ledger_lease import LeasedLedger
 from proxy.stores.ledger_redis import RedisLedger
-from proxy.stores.ledger_sqlite import FILE, SqliteLedger
+from proxy.stores.ledger_sqlite import FILE
 from proxy.verdict import Claim, to_nano
 
 SHARED_LOOK_S = 1.0
@@ -33,17 +34,19 @@ _NS_PER_MS = 1_000_000
 
 def ledger_of(settings: Settings) -> Ledger:
     """The ledger that the settings name."""
-    return _ledger_and_link(settings)[0]
+    named = settings.ledger
+    return open_ledger(
+        named.url.reveal() if named.url is not None else None,
+        Path(settings.store.path),
+        settings.time_zone,
+        to_nano(named.lease) if named.lease is not None else None,
+    )
 
 
-def _ledger_and_link(settings: Settings) -> tuple[Ledger, RedisLedger | None]:
-    """The ledger, and what of it has to be reached first."""
-    if settings.ledger.url is None:
-        return SqliteLedger(Path(settings.store.path), settings.time_zone), None
-    shared = RedisLedger(settings.ledger.url.reveal(), settings.time_zone)
-    if settings.ledger.lease is None:
-        return shared, shared
-    return LeasedLedger(shared, to_nano(settings.ledger.lease), settings.time_zone), shared
+def _shared(ledger: Ledger) -> RedisLedger | None:
+    """What of a ledger has to be reached first."""
+    below = ledger.below if isinstance(ledger, LeasedLedger) else ledger
+    return below if isinstance(below, RedisLedger) else None
 
 
 def budgets_of(settings: Settings) -> Budgets:
@@ -197,7 +200,8 @@ class Treasury:
         return "let through" if self._settings.ledger.away == "open" else "refused"
 
     def _open(self) -> None:
-        self._ledger, self._shared = _ledger_and_link(self._settings)
+        self._ledger = ledger_of(self._settings)
+        self._shared = _shared(self._ledger)
         core = self._core
         assert isinstance(core.prices, Pricing)
         self.purse = Purse(

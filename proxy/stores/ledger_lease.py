@@ -63,10 +63,10 @@ class LeasedLedger:
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """``amount``: nano-dollars to draw. ``now`` turns a caller's time into the ledger's."""
-        self._below = below
+        self.below = below
         self._amount = amount
         self._windows = Windows(zone)
-        self._now = now
+        self.now = now
         self._monotonic_ns = monotonic_ns
         self._serving: dict[str, Slot] = {}
         """By counter key."""
@@ -93,7 +93,7 @@ class LeasedLedger:
             return self._child(claims, [slot for slot in slots if slot], now_ns + ttl_s * SECOND_NS)
         wanted = self._boosted(missing, claims)
         try:
-            taken = await self._below.reserve(wanted, ttl_s=ttl_s, now_ns=now_ns, names=names)
+            taken = await self.below.reserve(wanted, ttl_s=ttl_s, now_ns=now_ns, names=names)
         except BaseException:
             self._undraw(claims, slots)
             raise
@@ -104,40 +104,40 @@ class LeasedLedger:
         return self._child(claims, filled, now_ns + ttl_s * SECOND_NS, taken.alerts)
 
     def unheld(self, claims: Sequence[Claim], *, now_ns: int) -> Grant:
-        return self._below.unheld(claims, now_ns=now_ns)
+        return self.below.unheld(claims, now_ns=now_ns)
 
     async def settle(self, grant: Grant, actual: Spend, *, now_ns: int) -> Receipt:
         if grant.lease is None:
-            return await self._below.settle(grant, actual, now_ns=now_ns)
+            return await self.below.settle(grant, actual, now_ns=now_ns)
         return await self._return(grant, actual_amounts(grant, actual), now_ns)
 
     async def release(self, grant: Grant, *, now_ns: int) -> Receipt:
         if grant.lease is None:
-            return await self._below.release(grant, now_ns=now_ns)
+            return await self.below.release(grant, now_ns=now_ns)
         return await self._return(grant, [0] * len(grant.holds), now_ns)
 
     async def renew(self, grants: Sequence[Grant], *, ttl_s: int, now_ns: int) -> None:
         slots = [slot for grant in grants for slot in self._children.get(grant.id, ())]
         below = {lease.grant.id: lease.grant for lease, _ in slots}
         below |= {grant.id: grant for grant in grants if grant.lease is None}
-        await self._below.renew(list(below.values()), ttl_s=ttl_s, now_ns=now_ns)
+        await self.below.renew(list(below.values()), ttl_s=ttl_s, now_ns=now_ns)
 
     async def topup(self, claim: Claim, add: int, *, now_ns: int) -> Balance:
-        return await self._below.topup(claim, add, now_ns=now_ns)
+        return await self.below.topup(claim, add, now_ns=now_ns)
 
     async def stop(self, name: str, *, now_ns: int) -> None:
-        await self._below.stop(name, now_ns=now_ns)
+        await self.below.stop(name, now_ns=now_ns)
         self._stops_ns = None
 
     async def resume(self, name: str, *, now_ns: int) -> bool:
         self._stops_ns = None
-        return await self._below.resume(name, now_ns=now_ns)
+        return await self.below.resume(name, now_ns=now_ns)
 
     async def stops(self) -> Mapping[str, int]:
-        return await self._below.stops()
+        return await self.below.stops()
 
     async def balances(self, *, now_ns: int) -> Sequence[Balance]:
-        return await self._below.balances(now_ns=now_ns)
+        return await self.below.balances(now_ns=now_ns)
 
     async def sweep(self, *, now_ns: int) -> Sequence[Alert]:
         """Close leases that are old, and sweep below."""
@@ -147,16 +147,16 @@ class LeasedLedger:
                 self._retire(lease)
             if lease.rests() and lease.grant.id in self._leases:
                 alerts += (await self._finish(lease, now_ns)).alerts
-        return [*alerts, *(await self._below.sweep(now_ns=now_ns))]
+        return [*alerts, *(await self.below.sweep(now_ns=now_ns))]
 
     async def create_key(self, key: VirtualKey) -> bool:
-        return await self._below.create_key(key)
+        return await self.below.create_key(key)
 
     async def keys(self) -> Sequence[VirtualKey]:
-        return await self._below.keys()
+        return await self.below.keys()
 
     async def revoke_key(self, name: str, *, now_ns: int) -> bool:
-        return await self._below.revoke_key(name, now_ns=now_ns)
+        return await self.below.revoke_key(name, now_ns=now_ns)
 
     async def close(self) -> None:
         """Give back what was drawn and not used."""
@@ -164,12 +164,12 @@ class LeasedLedger:
             self._retire(lease)
             if lease.rests():
                 await self._finish(lease, time.time_ns())
-        await self._below.close()
+        await self.below.close()
 
     # -- leases
 
     def _keys(self, claims: Sequence[Claim], now_ns: int) -> list[str]:
-        at_ns = self._now(now_ns)
+        at_ns = self.now(now_ns)
         windows = self._windows
         return [counter_key(claim, windows.at(claim.window, at_ns).starts_ns) for claim in claims]
 
@@ -280,7 +280,7 @@ class LeasedLedger:
     async def _finish(self, lease: Lease, now_ns: int) -> Receipt:
         """Tell the ledger below what a lease really cost."""
         self._leases.pop(lease.grant.id, None)
-        return await self._below.settle(lease.grant, lease.spent, now_ns=now_ns)
+        return await self.below.settle(lease.grant, lease.spent, now_ns=now_ns)
 
     async def _look_at_stops(self) -> None:
         now_ns = self._monotonic_ns()
@@ -288,7 +288,7 @@ class LeasedLedger:
             return
         self._stops_ns = now_ns
         try:
-            self._stops = await self._below.stops()
+            self._stops = await self.below.stops()
         except LedgerAway:
             return  # what was stopped before stays so
 

@@ -227,12 +227,12 @@ async def test_leases_on_redis_go_on_without_it(shared: tuple[RedisServer, Lease
 
     grants = [await reserve()]
     server.kill()
-    await wait_for(lambda: ledger._below.trouble, "it is noticed")  # type: ignore[attr-defined]
+    await wait_for(lambda: ledger.below.trouble, "it is noticed")  # type: ignore[attr-defined]
     grants += [await reserve() for _ in range(10)]
     with pytest.raises(LedgerAway):
         await reserve()
     server.start()
-    await wait_for(lambda: not ledger._below.trouble, "it is back")  # type: ignore[attr-defined]
+    await wait_for(lambda: not ledger.below.trouble, "it is back")  # type: ignore[attr-defined]
     for grant in grants:
         await ledger.settle(grant, {"spend_usd": usd("0.01")}, now_ns=time.time_ns())
     await ledger.close()
