@@ -1,20 +1,17 @@
 """A record as one line of JSON, as files and webhooks carry it."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import orjson
 
-from proxy.model import Record
+from proxy.model import Record, rfc3339
 
 
 def line(record: Record) -> bytes:
     """One record as a line; what does not apply is absent."""
-    seconds, rest = divmod(record.time_ns, 1_000_000_000)
-    clock = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    event: dict[str, Any] = {"time": f"{clock}.{rest // 1000:06d}Z", "type": record.type}
+    event: dict[str, Any] = {"time": rfc3339(record.time_ns), "type": record.type}
     for name in ("session", "thread", "turn", "step"):
         value = getattr(record, name)
         if value is not None:

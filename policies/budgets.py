@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from proxy.model import rfc3339
 from proxy.verdict import (
     STOPPED,
     Balance,
@@ -19,7 +20,6 @@ from proxy.verdict import (
     Refusal,
     Terminal,
     public_amount,
-    rfc3339,
 )
 
 NONE = "(none)"

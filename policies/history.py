@@ -391,12 +391,5 @@ def _excerpts(before: str, after: str) -> tuple[str, str]:
     return _masked(before[start : start + _AROUND]), _masked(after[start : start + _AROUND])
 
 
-def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:
-    for index, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return index
-    return min(len(one), len(other))
-
-
 def _masked(text: str) -> str:
     return _SECRET.sub("…", text)

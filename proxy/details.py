@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.model import Record
-from proxy.trees import moment
+from proxy.model import Record, rfc3339
 
 Json = dict[str, Any]
 
@@ -46,7 +45,7 @@ class Details:
         if record.type == "step/start":
             step.started = True
             step.facts = {k: data[k] for k in ("index", "epoch") if data.get(k) is not None}
-            step.facts["started_at"] = moment(record.time_ns)
+            step.facts["started_at"] = rfc3339(record.time_ns)
         elif record.type == "step/attempt":
             attempt = _attempt(data)
             step.attempts[int(data["attempt"])] = attempt
@@ -80,7 +79,7 @@ class Details:
         step.update(known.facts)
         step["attempts"] = [known.attempts[n] for n in sorted(known.attempts)]
         if known.last_ns:
-            step["ended_at"] = moment(known.last_ns)
+            step["ended_at"] = rfc3339(known.last_ns)
         good = [n for n, a in known.attempts.items() if a["outcome"] == "complete"]
         told = max(good or known.attempts or [0])
         for call, more in zip(step["tool_calls"], known.calls.get(told, ()), strict=False):
@@ -102,7 +101,7 @@ def _attempt(data: Any) -> Json:
         ("ended_at", "ended_ns"),
     ):
         if data.get(time) is not None:
-            attempt[key] = moment(data[time])
+            attempt[key] = rfc3339(data[time])
     return attempt
 
 
@@ -111,10 +110,10 @@ def _item(step: _Step, record: Record) -> None:
     if data.get("server"):
         return
     if data.get("kind") == "tool_call" and data.get("direction") == "out":
-        call: Json = {"completed_at": moment(record.time_ns)}
+        call: Json = {"completed_at": rfc3339(record.time_ns)}
         if data.get("preview"):
             call["arguments"] = data["preview"]
         step.calls.setdefault(int(data.get("attempt", 0)), []).append(call)
     elif data.get("kind") == "tool_result" and data.get("direction") == "in":
-        step.results.append({"id": data.get("call_id"), "arrived_at": moment(record.time_ns)})
+        step.results.append({"id": data.get("call_id"), "arrived_at": rfc3339(record.time_ns)})
         step.last_ns = max(step.last_ns, record.time_ns)

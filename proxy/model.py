@@ -9,6 +9,7 @@ Reading order for a newcomer: model, verdict, ports, core, exchange.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -347,6 +348,12 @@ class Attempt:
     streaming: bool = False
     request_bytes: int = 0
     response_bytes: int = 0
+
+
+def rfc3339(time_ns: int) -> str:
+    """A time as every output writes it: RFC 3339 in UTC with microseconds, no float on the way."""
+    seconds, rest = divmod(time_ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
 
 
 @dataclass(frozen=True, slots=True)

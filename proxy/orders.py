@@ -19,10 +19,11 @@ from typing import Any
 from policies.budgets import Budget
 from proxy.config import Duration, Settings
 from proxy.keyring import new_key
+from proxy.model import rfc3339
 from proxy.ports import Ledger
 from proxy.record import Ambiguous, NotRecorded, Reader, RecordMissing
 from proxy.treasury import budgets_of, counter_of
-from proxy.verdict import VirtualKey, rfc3339, to_nano
+from proxy.verdict import VirtualKey, to_nano
 
 UNNAMED = "unnamed"
 _WHOLE_ID = re.compile(r"(?:ses|thr|trn)_[0-9a-z]{20}")

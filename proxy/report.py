@@ -19,11 +19,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
-from proxy.model import Record
-from proxy.trees import moment
+from proxy.model import Record, rfc3339
+from proxy.wording import decimal
 
 _QUALITIES = ("measured", "estimated", "assumed")
 _TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
@@ -55,7 +55,7 @@ class Bill:
 
     def take(self, attempt: Mapping[str, Any]) -> None:
         """Take in what an attempt cost."""
-        cost, quality = _money(attempt.get("cost_usd")), attempt.get("cost_quality")
+        cost, quality = decimal(attempt.get("cost_usd")), attempt.get("cost_quality")
         if cost is None or quality not in _QUALITIES:
             self.unpriced += 1
         else:
@@ -181,7 +181,7 @@ class Report:
         evidence = data.get("evidence") or {}
         if data.get("policy") == "history" and data.get("kind") == "cache_lost":
             turn.breaks += 1
-            if (cost := _money(evidence.get("cost_usd"))) is not None:
+            if (cost := decimal(evidence.get("cost_usd"))) is not None:
                 turn.breaks_usd = (turn.breaks_usd or Decimal(0)) + cost
         if data.get("policy") in ("repeats", "tool_errors") and isinstance(evidence.get("tool"), str):
             tool = self._tools.setdefault(evidence["tool"], _Tool())
@@ -204,7 +204,7 @@ class Report:
         for turn in self._turns.values():
             total.add(turn.own)
         return {
-            **({"since": moment(self.since_ns)} if self.since_ns else {}),
+            **({"since": rfc3339(self.since_ns)} if self.since_ns else {}),
             "turns": len(shown),
             "steps": sum(turn.steps for turn in shown),
             **_bill(total),
@@ -357,13 +357,3 @@ def _main_model(turn: _Turn) -> str:
 
 def _largest(groups: Mapping[Any, list[str]]) -> list[tuple[Any, list[str]]]:
     return sorted(groups.items(), key=lambda pair: (-len(pair[1]), str(pair[0])))
-
-
-def _money(value: Any) -> Decimal | None:
-    if value is None or isinstance(value, bool):
-        return None
-    try:
-        amount = Decimal(str(value))
-    except InvalidOperation:
-        return None
-    return amount if amount.is_finite() else None

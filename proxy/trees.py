@@ -8,11 +8,10 @@ tree at any time; it holds what the tree says and no content.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from proxy.model import Record
+from proxy.model import Record, rfc3339
 
 _QUALITIES = ("measured", "estimated", "assumed", "unpriced")
 _EVIDENCE = ("prefix", "content", "call_ids", "hint")
@@ -161,7 +160,7 @@ class Forest:
             "threads": [_thread(session, thread, more) for thread in session.threads.values()],
         }
         if more:
-            tree["started_at"] = moment(session.started_ns)
+            tree["started_at"] = rfc3339(session.started_ns)
             tree["client"] = session.facts.get("client") or None
             tree["labels"] = session.facts.get("labels", {})
         return tree
@@ -218,9 +217,9 @@ def _turn(session: _Session, thread: _Thread, turn: _Turn, more: bool) -> dict[s
         tree["by"] = turn.by
     if more:
         tree["session"], tree["thread"] = session.id, thread.id
-        tree["started_at"] = moment(turn.started_ns)
+        tree["started_at"] = rfc3339(turn.started_ns)
         if not turn.open:
-            tree["ended_at"] = moment(turn.ended_ns)
+            tree["ended_at"] = rfc3339(turn.ended_ns)
         tree["agent"] = thread.facts.get("agent") or session.facts.get("client") or None
         tree["labels"] = session.facts.get("labels", {})
     tree["steps"] = [_step(step) for step in turn.steps.values() if step.started]
@@ -264,9 +263,3 @@ def _cost(attempts: Iterable[dict[str, Any]]) -> tuple[str | None, str]:
             total += Decimal(attempt["cost_usd"])
     quality = _QUALITIES[worst]
     return (None if quality == "unpriced" else format(total, "f")), quality
-
-
-def moment(time_ns: int) -> str:
-    """RFC 3339 with microseconds."""
-    seconds, rest = divmod(time_ns, 1_000_000_000)
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{rest // 1000:06d}Z"

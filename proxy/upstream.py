@@ -198,11 +198,6 @@ class UpstreamConnection(asyncio.Protocol):
     def is_closing(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
-    @property
-    def busy_writing(self) -> bool:
-        """Bytes of the request wait for the upstream to read."""
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
-
     def begin(
         self, sink: ReplySink, method: str, head: bytes, *, chunked: bool, whole: bool, upgrade: bool = False
     ) -> None:

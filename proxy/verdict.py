@@ -6,9 +6,10 @@ values are the product's public ones (``looptap replay --json``, events, spans, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from typing import Any, Literal
+
+from proxy.model import rfc3339
 
 Severity = Literal["info", "warning", "violation"]
 Consequence = Literal["hard", "soft"]
@@ -283,12 +284,6 @@ def public_amount(dimension: str, amount: int) -> int | float | str:
         return amount
     text = f"{to_usd(amount):f}".rstrip("0")
     return text.rstrip(".") or "0"
-
-
-def rfc3339(time_ns: int) -> str:
-    """A time in UTC with microseconds."""
-    seconds, rest = divmod(time_ns, NANO)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
 
 
 @dataclass(frozen=True, slots=True)

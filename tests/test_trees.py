@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from proxy.model import Identity, Record
-from proxy.trees import Forest, moment
+from proxy.model import Identity, Record, rfc3339
+from proxy.trees import Forest
 from tests.play import Play, assistant, call, claude, grown, request, result, results, said, user
 
 ID = "toolu_013ab7c9d2e4"
@@ -112,4 +112,4 @@ def test_an_unknown_cost_makes_the_sum_unknown() -> None:
 
 
 def test_moment() -> None:
-    assert moment(1_700_000_000_123_456_789) == "2023-11-14T22:13:20.123456Z"
+    assert rfc3339(1_700_000_000_123_456_789) == "2023-11-14T22:13:20.123456Z"

@@ -6,14 +6,13 @@ step 0 stands for "as in the event before"; but for the smallest, runs are compr
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import orjson
 import zstandard
 
-from proxy.model import Record
+from proxy.model import Record, rfc3339
 from proxy.record.words import EVENTS_1
 
 TYPES = (
@@ -83,12 +82,6 @@ def event_json(seq: int, record: Record) -> dict[str, Any]:
             event[name] = value
     event["data"] = dict(record.data)
     return event
-
-
-def rfc3339(time_ns: int) -> str:
-    """A time with microseconds, exact (no float on the way)."""
-    seconds, rest = divmod(time_ns, 1_000_000_000)
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{rest // 1000:06d}Z"
 
 
 def _default(value: Any) -> Any:

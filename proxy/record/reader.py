@@ -13,10 +13,10 @@ from typing import Any
 
 import orjson
 
-from proxy.model import Record
+from proxy.model import Record, rfc3339
 from proxy.record import heads, schema
 from proxy.record.bodies import Bodies, BodyDamaged
-from proxy.record.events import MAX_RUN, decode, event_json, kinds_mask, rfc3339
+from proxy.record.events import MAX_RUN, decode, event_json, kinds_mask
 from proxy.record.exchanges import StoredExchange, unpack_headers
 from proxy.record.summaries import QUALITIES, TOKENS, money
 
