@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from policies.budgets import SHARES, Budget, Budgets
-from proxy.config import BudgetSettings, HoldUsd, Settings
+from proxy.config import COUNTED_LIMITS, BudgetSettings, HoldUsd, Settings
 from proxy.core import Core
 from proxy.dialects import speaker
 from proxy.exchange import Shell
@@ -57,16 +57,7 @@ def budgets_of(settings: Settings) -> Budgets:
 def _budget(one: BudgetSettings) -> Budget:
     limits = one.limits
     whole: dict[str, int] = {
-        name: value
-        for name in (
-            "steps",
-            "input_tokens",
-            "output_tokens",
-            "total_tokens",
-            "requests_per_minute",
-            "tool_retries",
-        )
-        if (value := getattr(limits, name)) is not None
+        name: value for name in COUNTED_LIMITS if (value := getattr(limits, name)) is not None
     }
     if limits.spend_usd is not None:
         whole["spend_usd"] = to_nano(limits.spend_usd)

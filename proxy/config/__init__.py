@@ -22,6 +22,7 @@ from proxy.config.explain import explain
 from proxy.config.file import ConfigError, KeyPath, Problem, Source, read_file, show
 from proxy.config.tree import (
     BUILT_IN,
+    COUNTED_LIMITS,
     BudgetLimits,
     BudgetMatch,
     BudgetSettings,
@@ -39,6 +40,7 @@ from proxy.model import Upstream
 
 __all__ = [
     "BUILT_IN",
+    "COUNTED_LIMITS",
     "Address",
     "BudgetLimits",
     "BudgetMatch",

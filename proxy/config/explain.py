@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from proxy.config.tree import LIFE_SCOPES, BudgetSettings, Settings
+from proxy.config.tree import COUNTED_LIMITS, LIFE_SCOPES, BudgetSettings, Settings
 
 
 def explain(settings: Settings) -> tuple[str, ...]:
@@ -60,14 +60,7 @@ def _budget(budget: BudgetSettings) -> str:
 
 def _limits(budget: BudgetSettings) -> Iterator[str]:
     limits = budget.limits
-    for name in (
-        "steps",
-        "input_tokens",
-        "output_tokens",
-        "total_tokens",
-        "requests_per_minute",
-        "tool_retries",
-    ):
+    for name in COUNTED_LIMITS:
         value = getattr(limits, name)
         if value is not None:
             yield f"{value} {name.replace('_', ' ')}"

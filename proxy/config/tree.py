@@ -156,6 +156,17 @@ class LimitsSettings(Section):
     decoded: Bytes = 128_000_000
 
 
+COUNTED_LIMITS = (
+    "steps",
+    "input_tokens",
+    "output_tokens",
+    "total_tokens",
+    "requests_per_minute",
+    "tool_retries",
+)
+"""The limits of ``BudgetLimits`` that are plain whole numbers."""
+
+
 class BudgetLimits(Section):
     """What a budget bounds; at least one."""
 

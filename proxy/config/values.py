@@ -47,8 +47,36 @@ def refuse(message: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError("looptap", "{text}", context)
 
 
+class _Scalar:
+    """A value that pydantic reads with ``parse``, writes as its text and describes with ``_schema``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Any) -> Any:
+        """The value that a person wrote. Raises what ``refuse`` makes."""
+        raise NotImplementedError
+
+    @classmethod
+    def _schema(cls) -> JsonSchemaValue:
+        """JSON Schema of what may be written."""
+        raise NotImplementedError
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls.parse, serialization=core_schema.to_string_ser_schema()
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return cls._schema()
+
+
 @dataclass(frozen=True, slots=True, order=True)
-class Duration:
+class Duration(_Scalar):
     """A length of time, whole nanoseconds."""
 
     ns: int
@@ -77,19 +105,11 @@ class Duration:
         return cls(int(total))
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            cls.parse, serialization=core_schema.to_string_ser_schema()
-        )
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def _schema(cls) -> JsonSchemaValue:
         return {"type": "string", "pattern": f"^{_DURATION.pattern}$", "examples": ["30s", "5m", "2h", "1d"]}
 
 
-class Secret:
+class Secret(_Scalar):
     """A value that prints as dots. Only ``reveal`` gives it away."""
 
     __slots__ = ("_value",)
@@ -125,15 +145,7 @@ class Secret:
         return cls(value)
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            cls.parse, serialization=core_schema.to_string_ser_schema()
-        )
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def _schema(cls) -> JsonSchemaValue:
         return {"type": "string", "writeOnly": True}
 
 
@@ -205,7 +217,7 @@ def url_problem(value: Any, schemes: tuple[str, ...], example: str) -> tuple[str
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class Address(_Scalar):
     """Where to listen."""
 
     host: str
@@ -241,15 +253,7 @@ class Address:
         return cls(bare, int(port))
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            cls.parse, serialization=core_schema.to_string_ser_schema()
-        )
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def _schema(cls) -> JsonSchemaValue:
         return {"type": "string", "examples": ["127.0.0.1:4040"]}
 
 
