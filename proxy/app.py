@@ -34,9 +34,10 @@ from proxy.outbox import Limits, Outbox
 from proxy.ports import Exporter
 from proxy.pricing import Pricing
 from proxy.reading import Library
-from proxy.record import Keep, Reader, RecordMissing, RecordWriter
+from proxy.record import Keep, RecordWriter
 from proxy.routes import RouteTable
 from proxy.server import Server
+from proxy.stores import open_threads
 from proxy.tracker import Tracker
 from proxy.treasury import Treasury
 from proxy.upstream import UpstreamPool
@@ -81,7 +82,7 @@ class Running:
 
     async def flush(self) -> None:
         """Everything observed so far is on disk afterwards."""
-        self.parts.put_heads()
+        await self.parts.put_heads()
         await asyncio.wrap_future(self.parts.outbox.barrier())
 
 
@@ -125,6 +126,7 @@ class _Parts:
         self.data_dir = Path(store.path)
         writer = RecordWriter(self.data_dir, keep=keep, warn=warn)
         self.outbox = Outbox(writer, self._exporters(), limits=Limits(), warn=warn)
+        self.threads = open_threads(str(self.data_dir), self.outbox)
         self.core = self._core()
         self.treasury = Treasury(settings, self.core, warn)
         self.server = Server(
@@ -149,8 +151,6 @@ class _Parts:
             previews=record_bodies,
             texts=record_bodies,
         )
-        with suppress(RecordMissing), Reader(self.data_dir) as reader:
-            tracker.load(reader.heads())
         return Core(
             dialects=dialects.match,
             library=Library(int(settings.limits.body_cache)),
@@ -184,6 +184,7 @@ class _Parts:
     # -- life
 
     async def start(self) -> Running:
+        self.core.tracker.load(await self.threads.pull(()))
         await self.treasury.start(self.server.shell)
         listen, admin_address = self.settings.listen, self.settings.admin
         host, port = await self.server.start(listen.host, listen.port)
@@ -215,7 +216,7 @@ class _Parts:
             pulse.cancel()
             await asyncio.wait({pulse})
         await self.treasury.close()
-        self.put_heads()
+        await self.put_heads()
         self.outbox.stop_exporting()
         if (exporting := self._tasks.pop("exporters", None)) is not None:
             await asyncio.wait({exporting}, timeout=_FLUSH_S)
@@ -254,14 +255,14 @@ class _Parts:
             await asyncio.sleep(_PULSE_S)
             try:
                 self.core.tick(time.time_ns())
-                self.put_heads()
+                await self.put_heads()
                 await self.treasury.look(self.server.shell)
             except Exception as error:  # noqa: BLE001 - ours: the next beat tries again
                 self.server.shell.faults.caught("pulse", error)
 
-    def put_heads(self) -> None:
-        """Hand the heads of threads that changed to the record, so that a restart goes on with them."""
-        self.outbox.heads(self.core.tracker.changed_heads(_MOST_HEADS))
+    async def put_heads(self) -> None:
+        """Hand the heads of threads that changed to their store, so that a restart goes on with them."""
+        await self.threads.push(self.core.tracker.changed_heads(_MOST_HEADS))
 
     def _operator(self) -> Operator:
         return Operator(self.settings, self.treasury.opened())
@@ -366,28 +367,37 @@ async def serve(
     sys.setswitchinterval(_SWITCH_S)
     announce(running)
     async with asyncio.TaskGroup() as group:
-        beside = []
-        if watch is not None:
-            beside.append(group.create_task(_watch(watch, again)))
+        following = None
         if load_again is not None:
-            beside.append(group.create_task(_reload(running, again, load_again, warn)))
+            following = group.create_task(_follow(running, again, watch, load_again, warn))
         await done.wait()
-        for task in beside:
-            task.cancel()
+        if following is not None:
+            following.cancel()
     await running.stop()
 
 
-async def _watch(path: Path, changed: asyncio.Event) -> None:
-    before = _stamp(path)
+async def _follow(
+    running: Running,
+    again: asyncio.Event,
+    watch: Path | None,
+    load_again: Callable[[Settings], Settings],
+    warn: Warn,
+) -> None:
+    """Load the settings again when asked to or when their file changed: once, also where both say so."""
+    seen = _stamp(watch)
     while True:
-        await asyncio.sleep(_WATCH_S)
-        now = _stamp(path)
-        if now != before:
-            before = now
-            changed.set()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(again.wait(), _WATCH_S if watch is not None else None)
+        now = _stamp(watch)
+        if again.is_set() or now != seen:
+            again.clear()
+            seen = now
+            _reload(running, load_again, warn)
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    if path is None:
+        return None
     try:
         found = path.stat()
     except OSError:
@@ -395,25 +405,20 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-async def _reload(
-    running: Running, again: asyncio.Event, load_again: Callable[[Settings], Settings], warn: Warn
-) -> None:
-    while True:
-        await again.wait()
-        again.clear()
-        try:
-            settings = load_again(running.parts.settings)
-        except ConfigError as error:
-            for problem in error.problems:
-                warn(f"{problem}; the settings in force stay as they were")
-            continue
-        except OSError as error:
-            warn(f"the settings cannot be read ({error.strerror}); those in force stay as they were")
-            continue
-        running.reload(settings)
-        for name in settings.pinned:
-            warn(f"{name} changed, which only a restart can apply")
-        warn("settings loaded again")
+def _reload(running: Running, load_again: Callable[[Settings], Settings], warn: Warn) -> None:
+    try:
+        settings = load_again(running.parts.settings)
+    except ConfigError as error:
+        for problem in error.problems:
+            warn(f"{problem}; the settings in force stay as they were")
+        return
+    except OSError as error:
+        warn(f"the settings cannot be read ({error.strerror}); those in force stay as they were")
+        return
+    running.reload(settings)
+    for name in settings.pinned:
+        warn(f"{name} changed, which only a restart can apply")
+    warn("settings loaded again")
 
 
 def stderr_warning(text: str) -> None:
