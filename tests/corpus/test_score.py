@@ -56,7 +56,7 @@ def misses(found: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
 
 def unexplained(found: dict[str, Any], exceptions: dict[str, str]) -> list[str]:
     """Recordings that are not wholly right and that nobody has argued for."""
-    wrong = [f"{each['file']}: {each['bad']} {each['crash'] or ''}" for each in found["worst"]]
+    wrong = [f"{Path(each['file']).name}: {each['bad']} {each['crash'] or ''}" for each in found["worst"]]
     return [line for line in wrong if not any(line.startswith(name) for name in exceptions)]
 
 

@@ -326,8 +326,16 @@ def bare(tree: Json) -> Json:
             parent = {"parent": places.get(thread["parent"], "elsewhere")} if "parent" in thread else {}
             threads.append({**_less(thread), **parent, "turns": turns})
         sessions.append(threads)
-    findings = [{**finding, "step": steps.get(finding["step"])} for finding in tree["findings"]]
+    findings = [_placed(finding, steps) for finding in tree["findings"]]
     return {"sessions": sessions, "findings": findings, "unmodelled": tree["unmodelled"]}
+
+
+def _placed(finding: Json, steps: dict[str, list[int]]) -> Json:
+    """A finding with places where it names steps."""
+    evidence = dict(finding["evidence"])
+    if "reply" in evidence:
+        evidence["reply"] = steps.get(evidence["reply"])
+    return {**finding, "step": steps.get(finding["step"]), "evidence": evidence}
 
 
 def _less(node: Json) -> Json:
