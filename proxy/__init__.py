@@ -3,8 +3,8 @@
 The map of the house (arrows of import point down only)::
 
     cli › app › server | admin | replay › exchange › core
-        › reading | tap | chain | tracker | pricing | outbox | record | upstream | dialects | stores
-        › ports › verdict › model
+        › chain | tracker | pricing | outbox | record | dialects | stores
+        › tracking › wire › reading › ports › verdict › model
 
 Read model, verdict, ports, core, exchange, in this order; the rest is detail. Everything that
 thinks is plain and synchronous; everything that waits is behind a port. ``exchange`` (live) and
@@ -13,27 +13,23 @@ thinks is plain and synchronous; everything that waits is behind a port. ``excha
 Where a change goes:
 
 the wire
-    ``server`` accepts, ``incoming`` and ``reader`` read requests, ``routes`` picks the upstream,
-    ``exchange`` runs one exchange, ``relay`` passes its answer on, ``upstream`` and ``dial`` are the
-    other side, ``wire`` writes heads, ``answers`` speaks for us, ``thinking`` guards the core
+    ``server`` accepts, ``wire`` reads requests, picks the upstream and passes answers on; ``exchange``
+    runs one exchange and shows every await of it
 understanding
-    ``dialects`` read and write the four formats; ``sse``, ``codings``, ``tap`` read replies beside the
-    traffic; ``reading`` and ``layout`` read bodies without reading them again; ``identity`` says what
-    stays the same of an item
+    ``dialects`` read and write the four formats; ``reading`` reads bodies and streams beside the traffic
 the loop
-    ``tracker`` with ``placing``, ``likeness``, ``births``, ``turns`` (rules), ``threads``, ``shelf``,
-    ``heads``, ``placement`` (state), ``telling`` (records)
+    ``tracker`` drives ``tracking``: who continues what, and which turn is open
 judgement
     ``chain`` runs the policies that ``rulebook`` builds; ``testing`` drives them in tests
 money
-    ``pricing`` prices; ``bounds``, ``demands``, ``purse``, ``passbook``, ``treasury``, ``ledger``,
-    ``windows``, ``orders``, ``keyring``, ``payers``, ``unread``, ``probe`` hold budgets; ``stores`` keeps
-    ledgers and heads
+    ``pricing`` prices; ``money`` says who pays, what to hold and what was spent; ``stores`` keeps
+    ledgers and thread heads; ``probe`` tries at start whether a cap refuses
 the record
-    ``outbox`` takes, ``record`` writes and reads, ``redact`` hides, ``trees`` and ``details`` build
-    what people see, ``exchange_log`` exports, ``catalog`` and ``admin`` serve
+    ``outbox`` takes, ``record`` writes and reads; ``trees`` and ``details`` build what people see,
+    ``report`` lies in the terminal; ``exchange_log`` exports, ``catalog`` and ``admin`` serve
 the terminal
-    ``cli``, ``options``, ``acting``, ``reporting`` (commands); ``render``, ``listing``, ``timeline``,
-    ``screen``, ``showing``, ``lookup``, ``wording``, ``welcome``, ``report`` (what they show); ``run``,
-    ``demo``, ``demo_agents``, ``demo_model``
+    ``cli`` names the commands, ``terminal`` holds them and draws; ``replay``, ``run`` and ``demo`` are
+    the long ones
+
+Each package's own docstring is the map of its modules.
 """

@@ -27,21 +27,21 @@ from proxy import admin, dialects, rulebook
 from proxy.catalog import RecordCatalog
 from proxy.config import ConfigError, Settings, explain, exporter_options, upstreams
 from proxy.core import Core, CoreSettings
-from proxy.dial import TlsSettings
 from proxy.model import Record
-from proxy.orders import Operator
+from proxy.money.orders import Operator
+from proxy.money.treasury import Treasury
 from proxy.outbox import Limits, Outbox
 from proxy.ports import Exporter
 from proxy.pricing import Pricing
-from proxy.reading import Library
+from proxy.reading.library import Library
 from proxy.record import Keep, RecordWriter
-from proxy.routes import RouteTable
 from proxy.server import Server
 from proxy.stores import open_threads
 from proxy.tracker import Tracker
-from proxy.treasury import Treasury
-from proxy.upstream import UpstreamPool
-from proxy.wire import WireLimits
+from proxy.wire.dial import TlsSettings
+from proxy.wire.heads import WireLimits
+from proxy.wire.routes import RouteTable
+from proxy.wire.upstream import UpstreamPool
 
 GRACE_S = 30.0
 """How long a stream may go on after the proxy was asked to stop."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.record import Ambiguous, BodyDamaged, NotRecorded, Reader, RecordMissing, event_json
-from proxy.showing import Album
+from proxy.terminal.showing import Album
 
 
 class RecordCatalog:

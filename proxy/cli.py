@@ -17,15 +17,20 @@ from typing import Any, NoReturn
 import click
 import orjson
 
-from proxy import acting, app, demo, probe, rulebook
+from proxy import app, demo, probe, rulebook
 from proxy import replay as offline
 from proxy import run as wrapped
 from proxy.app import stderr_warning as warn
 from proxy.config import ConfigError, Overrides, explain, schema, upstreams
 from proxy.exchange_log import write_log
-from proxy.listing import event_line, sessions_table, turns_table
-from proxy.lookup import exact_body, exchanges_of, named, session_of, whole_id
-from proxy.options import (
+from proxy.pricing import Pricing
+from proxy.record import Reader, RecordMissing
+from proxy.record.events import event_json
+from proxy.record.schema import FILE
+from proxy.terminal import acting
+from proxy.terminal.listing import event_line, sessions_table, turns_table
+from proxy.terminal.lookup import exact_body, exchanges_of, named, session_of, whole_id
+from proxy.terminal.options import (
     Commands,
     Common,
     Failed,
@@ -38,15 +43,11 @@ from proxy.options import (
     out_json,
     run,
 )
-from proxy.pricing import Pricing
-from proxy.record import Reader, RecordMissing
-from proxy.record.events import event_json
-from proxy.record.schema import FILE
-from proxy.render import total_cost
-from proxy.reporting import report_command
-from proxy.screen import open_screen
-from proxy.showing import Album, of_one_run
-from proxy.welcome import welcome
+from proxy.terminal.render import total_cost
+from proxy.terminal.reporting import report_command
+from proxy.terminal.screen import open_screen
+from proxy.terminal.showing import Album, of_one_run
+from proxy.terminal.welcome import welcome
 
 FREE_PORT = "127.0.0.1:0"
 _TAIL_S = 0.2

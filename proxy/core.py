@@ -15,7 +15,6 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from proxy.chain import Chain, Point, Ruling
-from proxy.codings import Undecodable, decode_body
 from proxy.model import (
     Attempt,
     AttemptOutcome,
@@ -34,12 +33,13 @@ from proxy.model import (
     Upstream,
     Usage,
 )
-from proxy.placement import Placement
 from proxy.ports import Dialect, Sink, Tab, Unreadable, View
-from proxy.reading import Library
-from proxy.redact import redact_headers, redact_target
-from proxy.tap import Tap
+from proxy.reading.codings import Undecodable, decode_body
+from proxy.reading.library import Library
+from proxy.reading.redact import redact_headers, redact_target
+from proxy.reading.tap import Tap
 from proxy.tracker import Tracker
+from proxy.tracking.placement import Placement
 from proxy.verdict import Edit, Finding, Reply, Terminal
 
 

@@ -14,16 +14,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from proxy import answers
-from proxy.dial import ConnectTimeout, Unreachable
-from proxy.incoming import BadRequest, IncomingRequest, Pulse, Room
 from proxy.model import EndKind, Exchange, Head, Identity
-from proxy.relay import Client, Relay
-from proxy.routes import Route, RouteTable, Unroutable
-from proxy.thinking import Faults, Opened, Thinker, Watch
-from proxy.upstream import Broken, Peer, UpstreamConnection, UpstreamPool
 from proxy.verdict import Reply
-from proxy.wire import (
+from proxy.wire import answers
+from proxy.wire.dial import ConnectTimeout, Unreachable
+from proxy.wire.guard import Faults, Opened, Thinker, Watch
+from proxy.wire.heads import (
     LAST_CHUNK,
     Fields,
     Framing,
@@ -33,6 +29,10 @@ from proxy.wire import (
     request_head,
     without_own_fields,
 )
+from proxy.wire.incoming import BadRequest, IncomingRequest, Pulse, Room
+from proxy.wire.relay import Client, Relay
+from proxy.wire.routes import Route, RouteTable, Unroutable
+from proxy.wire.upstream import Broken, Peer, UpstreamConnection, UpstreamPool
 
 __all__ = ["LiveExchange", "Opened", "Shell", "Thinker"]
 

@@ -42,7 +42,7 @@ from proxy.model import (
     Upstream,
     Usage,
 )
-from proxy.reading import Library
+from proxy.reading.library import Library
 from proxy.tracker import Tracker
 from proxy.trees import Forest
 from proxy.verdict import STOPPED, Terminal

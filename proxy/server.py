@@ -19,17 +19,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from proxy import answers
-from proxy.dial import keep_alive
 from proxy.exchange import LiveExchange, Shell
-from proxy.incoming import HOLD_UNCLAIMED, BadRequest, IncomingRequest, Room
 from proxy.model import Exchange, Head, Identity
-from proxy.reader import RequestReader
-from proxy.routes import RouteTable
-from proxy.thinking import Faults, Opened, Thinker
-from proxy.upstream import UpstreamPool
 from proxy.verdict import Reply
-from proxy.wire import WireLimits, own_answer
+from proxy.wire import answers
+from proxy.wire.dial import keep_alive
+from proxy.wire.guard import Faults, Opened, Thinker
+from proxy.wire.heads import WireLimits, own_answer
+from proxy.wire.incoming import HOLD_UNCLAIMED, BadRequest, IncomingRequest, Room
+from proxy.wire.reader import RequestReader
+from proxy.wire.routes import RouteTable
+from proxy.wire.upstream import UpstreamPool
 
 try:
     from uvloop import new_event_loop as _new_event_loop

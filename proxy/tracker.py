@@ -28,10 +28,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from proxy import telling
-from proxy.births import JOIN_NS, Arrival, Births, origin_of, spawner
-from proxy.heads import head, revive
-from proxy.likeness import opening, reply_text
 from proxy.model import (
     Attempt,
     Cause,
@@ -41,8 +37,14 @@ from proxy.model import (
     Record,
     ThreadKind,
 )
-from proxy.placement import Placement
-from proxy.placing import (
+from proxy.ports import Answer
+from proxy.reading.library import fold
+from proxy.tracking import telling
+from proxy.tracking.births import JOIN_NS, Arrival, Births, origin_of, spawner
+from proxy.tracking.heads import head, revive
+from proxy.tracking.likeness import opening, reply_text
+from proxy.tracking.placement import Placement
+from proxy.tracking.placing import (
     Match,
     ask_of,
     asks_to_compact,
@@ -51,11 +53,9 @@ from proxy.placing import (
     served_by,
     task_of,
 )
-from proxy.ports import Answer
-from proxy.reading import fold
-from proxy.shelf import Shelf
-from proxy.threads import Call, Step, Thread, Turn, said
-from proxy.turns import (
+from proxy.tracking.shelf import Shelf
+from proxy.tracking.threads import Call, Step, Thread, Turn, said
+from proxy.tracking.turns import (
     Delta,
     Move,
     delta_of,

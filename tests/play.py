@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
-from proxy.identity import call_digest, result_digest, text_digest
 from proxy.model import (
     Attempt,
     AttemptOutcome,
@@ -27,9 +26,10 @@ from proxy.model import (
     Tool,
     Usage,
 )
-from proxy.placement import Placement
-from proxy.reading import SEED, fold
+from proxy.reading.identity import call_digest, result_digest, text_digest
+from proxy.reading.library import SEED, fold
 from proxy.tracker import Tracker
+from proxy.tracking.placement import Placement
 from proxy.trees import Forest
 
 SECOND = 1_000_000_000

@@ -2,8 +2,8 @@
 
 import pytest
 
-from proxy.bounds import LARGEST_WINDOW, PICTURE, PREAMBLE, Bounds
 from proxy.model import Item, Message, ModelRequest, Splice, Tool, Usage
+from proxy.money.bounds import LARGEST_WINDOW, PICTURE, PREAMBLE, Bounds
 from proxy.pricing.cards import RateCard, build
 
 CARD: RateCard = build({}, source="config", context_window=200_000)

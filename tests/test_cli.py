@@ -16,7 +16,7 @@ from proxy.cli import cli
 from proxy.config import load
 from proxy.model import CaptureEnd, CaptureStart, Record
 from proxy.record import RecordWriter
-from proxy.welcome import welcome
+from proxy.terminal.welcome import welcome
 
 ROOT = Path(__file__).parents[1]
 SECOND = 1_000_000_000

@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.codings import Decoding, Undecodable, decode_body, encodings
+from proxy.reading.codings import Decoding, Undecodable, decode_body, encodings
 
 
 def raw_deflate(data: bytes) -> bytes:

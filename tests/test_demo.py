@@ -10,8 +10,8 @@ import orjson
 import pytest
 from aiohttp import ClientSession
 
-from proxy.demo_agents import AGENTS, FORGETFUL, HEALTHY, LAPTOP, ON_CALL, RUNAWAY, Agent
-from proxy.demo_model import Stage
+from proxy.demo.agents import AGENTS, FORGETFUL, HEALTHY, LAPTOP, ON_CALL, RUNAWAY, Agent
+from proxy.demo.model import Stage
 
 ROOT = Path(__file__).parents[1]
 

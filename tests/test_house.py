@@ -14,12 +14,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("proxy", "policies", "exporters")
 
 DOORS = {
-    "httptools": ("proxy.reader", "proxy.upstream"),
+    "httptools": ("proxy.wire.reader", "proxy.wire.upstream"),
     "aiohttp": (
         "proxy.admin",
         "proxy.demo",
-        "proxy.demo_agents",
-        "proxy.demo_model",
         "proxy.app",
         "exporters.webhooks",
     ),
@@ -27,7 +25,7 @@ DOORS = {
     "opentelemetry": ("exporters.otel",),
     "pydantic": ("proxy.config", "policies"),
     "yaml": ("proxy.config",),
-    "click": ("proxy.cli", "proxy.acting", "proxy.options", "proxy.reporting"),
+    "click": ("proxy.cli", "proxy.terminal.acting", "proxy.terminal.options", "proxy.terminal.reporting"),
 }
 """Each foreign library and the only modules (with what lies below them) that may import it."""
 
@@ -235,14 +233,14 @@ def test_each_module_says_what_lives_in_it(package: str) -> None:
     assert silent == []
 
 
-def test_the_map_names_every_module_of_the_proxy() -> None:
+@pytest.mark.parametrize("package", ["", "money", "reading", "terminal", "tracking", "wire"])
+def test_the_map_names_every_module(package: str) -> None:
+    folder = ROOT / "proxy" / package
     named = set(
-        re.findall(
-            r"``([a-z_]+)``", ast.get_docstring(ast.parse((ROOT / "proxy/__init__.py").read_text())) or ""
-        )
+        re.findall(r"``([a-z_]+)``", ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "")
     )
-    there = {path.stem for path in (ROOT / "proxy").glob("*.py")} | {
-        path.parent.name for path in (ROOT / "proxy").glob("*/__init__.py")
+    there = {path.stem for path in folder.glob("*.py")} | {
+        path.parent.name for path in folder.glob("*/__init__.py")
     }
     unnamed = {"__init__", "__main__", "app", "config", "core", "model", "ports", "verdict"}
     assert there - unnamed - named == set()

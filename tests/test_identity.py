@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.identity import (
+from proxy.reading.identity import (
     KEPT,
     RunningText,
     call_digest,

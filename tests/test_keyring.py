@@ -5,10 +5,10 @@ from hashlib import sha256
 import pytest
 
 from proxy.config import Secret, Settings, UpstreamSettings
-from proxy.keyring import Keyring, new_key
 from proxy.model import Head
-from proxy.routes import Unroutable
+from proxy.money.keyring import Keyring, new_key
 from proxy.verdict import VirtualKey
+from proxy.wire.routes import Unroutable
 
 KEY = b"lt_abc"
 SETTINGS = Settings(

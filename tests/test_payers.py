@@ -5,7 +5,7 @@ from hashlib import sha256
 import pytest
 
 from proxy.model import Head, Identity
-from proxy.payers import UNNAMED, Payers
+from proxy.money.payers import UNNAMED, Payers
 
 ALICE = Identity("alice", "search", "acme", {"customer": "c7"})
 PAYERS = Payers({sha256(b"sk-alice").hexdigest(): ALICE})

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.identity import item_digest
-from proxy.layout import common_prefix, common_suffix
 from proxy.model import Exchange, Head, Identity, Item, Message, ModelRequest
 from proxy.ports import Unreadable
-from proxy.reading import SEED, Library, Reading, parse, read
+from proxy.reading.identity import item_digest
+from proxy.reading.layout import common_prefix, common_suffix
+from proxy.reading.library import SEED, Library, Reading, parse, read
 
 
 class Plain:

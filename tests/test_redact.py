@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.redact import redact_headers, redact_target
+from proxy.reading.redact import redact_headers, redact_target
 
 SECRET = "s3cr3t-VALUE-0123456789"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.render import draw_session, draw_step, draw_turn
-from proxy.screen import ASCII, UNICODE, Screen, open_screen
+from proxy.terminal.render import draw_session, draw_step, draw_turn
+from proxy.terminal.screen import ASCII, UNICODE, Screen, open_screen
 
 
 def at(ms: int) -> str:

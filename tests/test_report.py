@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from proxy.cli import cli
 from proxy.model import Record
 from proxy.record import RecordWriter
-from proxy.report import Report, hazard
+from proxy.terminal.report import Report, hazard
 from proxy.testing import Failed, Play
 
 SECOND = 1_000_000_000

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo_agents import LAPTOP
-from proxy.demo_model import Stage
+from proxy.demo.agents import LAPTOP
+from proxy.demo.model import Stage
 from proxy.run import CannotStart, Gateway, child_environment, find_command, plan, run_child
 
 ROOT = Path(__file__).parents[1]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.sse import SSE
+from proxy.reading.sse import SSE
 
 STREAM = (
     b'\xef\xbb\xbfevent: message_start\r\ndata: {"a":1}\r\n\r\n'

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from proxy.dialects.anthropic_stream import AnthropicDecoder
 from proxy.model import Event, Item, Outcome
-from proxy.tap import Tap
+from proxy.reading.tap import Tap
 
 STREAM = (
     b'event: message_start\ndata: {"type":"message_start",'

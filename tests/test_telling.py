@@ -1,7 +1,7 @@
 """What the tracker tells, field by field, where a reader counts on it."""
 
 from proxy.model import Attempt, Cost, Exchange, Head, Outcome, Upstream
-from proxy.telling import step_attempt
+from proxy.tracking.telling import step_attempt
 from tests.play import Play, request, user
 
 

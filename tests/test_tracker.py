@@ -5,7 +5,7 @@ from dataclasses import replace
 import orjson
 
 from proxy.model import Hints, Identity, Item
-from proxy.threads import EQUALS
+from proxy.tracking.threads import EQUALS
 from proxy.verdict import Terminal
 from tests.play import (
     Play,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.unread import is_billable
+from proxy.money.unread import is_billable
 
 BILLABLE = [
     "/v1/embeddings", "/v1/images/generations", "/v1/audio/speech", "/v1/batches", "/v1/messages/batches",

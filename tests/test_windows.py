@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.windows import FOREVER, Windows, WindowUnknown
+from proxy.stores.windows import FOREVER, Windows, WindowUnknown
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND

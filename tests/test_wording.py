@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wording import UNKNOWN, age, count, duration, encodable, inert, moment, money, share
+from proxy.terminal.wording import UNKNOWN, age, count, duration, encodable, inert, moment, money, share
 
 
 @pytest.mark.parametrize(

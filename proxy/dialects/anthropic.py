@@ -28,9 +28,9 @@ from proxy.dialects.splice import (
     set_field,
     span_of,
 )
-from proxy.identity import canonical, item_digest, without_marks
 from proxy.model import Head, Hints, Item, Message, ModelRequest, Operation, Tool
 from proxy.ports import ResponseDecoder, Unreadable
+from proxy.reading.identity import canonical, item_digest, without_marks
 from proxy.verdict import Edit, Reply, Terminal
 
 _OPTIONS = (

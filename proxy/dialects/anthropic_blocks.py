@@ -11,7 +11,8 @@ that we do not know is ``other``, never an error.
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.identity import (
+from proxy.model import Item, ItemKind, Message, Role
+from proxy.reading.identity import (
     call_digest,
     canonical,
     clip,
@@ -21,7 +22,6 @@ from proxy.identity import (
     text_digest,
     without_marks,
 )
-from proxy.model import Item, ItemKind, Message, Role
 
 At = tuple[str | int, ...]
 

@@ -17,8 +17,8 @@ import orjson
 from proxy.dialects.anthropic_blocks import call_item, read_block, text_item
 from proxy.dialects.anthropic_usage import billing_lines, read_usage
 from proxy.dialects.framing import Framing, load
-from proxy.identity import KEPT, RunningText, canonical, canonical_arguments
 from proxy.model import Event, Item, Outcome, ProviderError
+from proxy.reading.identity import KEPT, RunningText, canonical, canonical_arguments
 
 _MAX_BLOCKS = 10_000
 _MAX_ARGUMENTS = 16 * KEPT

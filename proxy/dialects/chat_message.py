@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from proxy.dialects.compat import listed_reasoning, plain_reasoning, proof, spoken
-from proxy.identity import (
+from proxy.model import Item, Message, Role
+from proxy.reading.identity import (
     KEPT,
     call_digest,
     canonical,
@@ -23,7 +24,6 @@ from proxy.identity import (
     text_digest,
     without_marks,
 )
-from proxy.model import Item, Message, Role
 
 MARKS = frozenset({"cache_control", "annotations", "index", "detail"})
 """Members that clients add, drop or change without meaning anything else."""

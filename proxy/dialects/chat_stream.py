@@ -17,8 +17,8 @@ from proxy.dialects import chat_message as reading
 from proxy.dialects.compat import LISTED_REASONING, PLAIN_REASONING, read_usage, reported_cost
 from proxy.dialects.framing import Frame, Framing
 from proxy.dialects.openai_errors import http_error, read_error
-from proxy.identity import KEPT, RunningText
 from proxy.model import Event, Item, Outcome, ProviderError, Usage
+from proxy.reading.identity import KEPT, RunningText
 
 _FIRST = Event("first_output")
 _USAGE = Event("usage")

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Literal
 
-from proxy.identity import canonical, without_marks
 from proxy.model import Usage
+from proxy.reading.identity import canonical, without_marks
 
 # -- usage
 

@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from proxy.ports import Unreadable
-from proxy.reading import parse
-from proxy.sse import SSE
+from proxy.reading.library import parse
+from proxy.reading.sse import SSE
 
 MAX_DOCUMENT = 64 * 1024 * 1024
 """Bytes of a plain reply that are read; of a longer one only a member near its end is looked for."""

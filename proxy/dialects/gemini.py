@@ -19,9 +19,9 @@ from proxy.dialects.hints import last_ask, read_hints
 from proxy.dialects.memo import Remembered
 from proxy.dialects.refusals import plain_words, refusal_fields, shown
 from proxy.dialects.splice import append_to_list, insert_field, replace_number, replace_value, span_of
-from proxy.identity import canonical, item_digest, without_marks
 from proxy.model import Head, Message, ModelRequest, Operation, Tool
 from proxy.ports import ResponseDecoder, Unreadable
+from proxy.reading.identity import canonical, item_digest, without_marks
 from proxy.verdict import Edit, Reply, Terminal
 
 _VERB = re.compile(r"/([^/:]+):(generateContent|streamGenerateContent|countTokens)$")

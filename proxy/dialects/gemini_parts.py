@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.identity import (
+from proxy.model import Item, ItemKind, Message, Role
+from proxy.reading.identity import (
     KEPT,
     RunningText,
     call_digest,
@@ -23,7 +24,6 @@ from proxy.identity import (
     result_digest,
     without_marks,
 )
-from proxy.model import Item, ItemKind, Message, Role
 
 At = tuple[str | int, ...]
 

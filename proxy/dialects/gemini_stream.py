@@ -15,8 +15,8 @@ from typing import Any
 from proxy.dialects.elements import Elements
 from proxy.dialects.framing import Framing, load
 from proxy.dialects.gemini_parts import PartReader, get
-from proxy.identity import KEPT
 from proxy.model import Event, Item, Outcome, ProviderError, Usage
+from proxy.reading.identity import KEPT
 
 _MAX_ITEMS = 10_000
 _MAX_KEPT = 64 * KEPT

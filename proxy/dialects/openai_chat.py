@@ -21,9 +21,9 @@ from proxy.dialects.memo import Remembered
 from proxy.dialects.openai_errors import error_object, refuse
 from proxy.dialects.refusals import plain_words, refusal_fields
 from proxy.dialects.splice import append_to_list, lower_number, set_field, span_of
-from proxy.identity import canonical, item_digest, without_marks
 from proxy.model import Head, Message, ModelRequest, Tool
 from proxy.ports import ResponseDecoder, Unreadable
+from proxy.reading.identity import canonical, item_digest, without_marks
 from proxy.verdict import Edit, Reply, Terminal
 
 _CAPS = ("max_completion_tokens", "max_tokens")

@@ -19,9 +19,9 @@ from proxy.dialects.openai_errors import error_object, refuse
 from proxy.dialects.refusals import plain_words, refusal_fields
 from proxy.dialects.responses_stream import ResponsesDecoder
 from proxy.dialects.splice import append_to_list, lower_number, replace_value, set_field, span_of
-from proxy.identity import canonical, clip, item_digest, text_digest, without_marks
 from proxy.model import Head, Item, Message, ModelRequest, Operation, Tool
 from proxy.ports import ResponseDecoder, Unreadable
+from proxy.reading.identity import canonical, clip, item_digest, text_digest, without_marks
 from proxy.verdict import Edit, Reply, Terminal
 
 _CAP = "max_output_tokens"

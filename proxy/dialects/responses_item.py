@@ -12,7 +12,8 @@ name and by its call id, else it becomes an ``other`` item.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from proxy.identity import (
+from proxy.model import Item, ItemKind, Message, Role
+from proxy.reading.identity import (
     KEPT,
     call_digest,
     canonical,
@@ -24,7 +25,6 @@ from proxy.identity import (
     text_digest,
     without_marks,
 )
-from proxy.model import Item, ItemKind, Message, Role
 
 MARKS = frozenset({"id", "status", "annotations", "logprobs", "phase", "detail", "cache_control"})
 """Members that clients add, drop or change without meaning anything else."""

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import zstandard
 
-from proxy.layout import common_prefix, common_suffix
 from proxy.model import Splice
+from proxy.reading.layout import common_prefix, common_suffix
 
 RAW, ZSTD, ZSTD_DICT = 0, 1, 2
 MAX_CHAIN = 200

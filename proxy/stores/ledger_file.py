@@ -11,7 +11,7 @@ from pathlib import Path
 
 import orjson
 
-from proxy.ledger import KEEP_COUNTER_NS, KEEP_MINUTES_NS, KEEP_SETTLED_NS, Counter, Reservation
+from proxy.stores.ledger import KEEP_COUNTER_NS, KEEP_MINUTES_NS, KEEP_SETTLED_NS, Counter, Reservation
 from proxy.verdict import VirtualKey
 
 BUSY_S = 5.0

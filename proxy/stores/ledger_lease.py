@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from proxy.ledger import SECOND_NS, actual_amounts, counter_key, new_id
 from proxy.ports import Ledger, LedgerAway
+from proxy.stores.ledger import SECOND_NS, actual_amounts, counter_key, new_id
+from proxy.stores.windows import Windows
 from proxy.verdict import Alert, Balance, Claim, Grant, Hold, Receipt, Refusal, Spend, VirtualKey
-from proxy.windows import Windows
 
 AGE_S = 15
 """A lease serves new requests no longer."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from proxy.ledger import (
+from proxy.stores.ledger import (
     SECOND_NS,
     Book,
     Counter,
@@ -12,8 +12,8 @@ from proxy.ledger import (
     new_id,
     unheld,
 )
+from proxy.stores.windows import Windows
 from proxy.verdict import Alert, Balance, Claim, Grant, Receipt, Spend, VirtualKey
-from proxy.windows import Windows
 
 
 class MemoryShelf:

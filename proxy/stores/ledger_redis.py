@@ -14,11 +14,12 @@ from typing import Any
 
 import orjson
 
-from proxy.ledger import actual_amounts, balance_order, holds_for, new_id, unheld
 from proxy.ports import LedgerAway
+from proxy.stores.ledger import actual_amounts, balance_order, holds_for, new_id, unheld
 from proxy.stores.ledger_link import GRACE_S, PATIENCE_S, Answer, Link
 from proxy.stores.ledger_totals import Totals, WireClaim, wire_claim
 from proxy.stores.resp import SILENCE_S
+from proxy.stores.windows import Windows
 from proxy.verdict import (
     Alert,
     Balance,
@@ -30,7 +31,6 @@ from proxy.verdict import (
     Spend,
     VirtualKey,
 )
-from proxy.windows import Windows
 
 GUESSES = 5
 """Tries to name the windows that the server's time lies in."""

@@ -18,11 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from proxy.ledger import SECOND_NS, Book, actual_amounts, new_id, unheld
 from proxy.ports import LedgerAway
+from proxy.stores.ledger import SECOND_NS, Book, actual_amounts, new_id, unheld
 from proxy.stores.ledger_file import LedgerNewer, SqliteShelf, open_file, sync
+from proxy.stores.windows import Windows
 from proxy.verdict import Alert, Balance, Claim, Grant, Receipt, Spend, VirtualKey
-from proxy.windows import Windows
 
 FILE = "ledger.db"
 AT_ONCE = 500

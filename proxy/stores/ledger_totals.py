@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from proxy.ledger import MAX_AMOUNT
+from proxy.stores.ledger import MAX_AMOUNT
 from proxy.verdict import Claim, Grant, Hold
 
 KEEP_NS = 2 * 86_400_000_000_000

@@ -16,7 +16,7 @@ from proxy.chain import Chain
 from proxy.core import Core, CoreSettings
 from proxy.model import CaptureEnd, CaptureStart, Exchange, Head, Record, ResponseHead, Upstream
 from proxy.pricing import Pricing
-from proxy.reading import Library
+from proxy.reading.library import Library
 from proxy.tracker import Tracker
 
 UPSTREAM = Upstream("anthropic", "http://127.0.0.1:1", "anthropic", "anthropic")

@@ -16,7 +16,7 @@ import orjson
 
 from proxy import dialects
 from proxy.model import Exchange, Head, Upstream
-from proxy.reading import Library
+from proxy.reading.library import Library
 
 UPSTREAM = Upstream("anthropic", "https://api.anthropic.com", "anthropic")
 TOOLS = [

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from proxy.config import Settings
+from proxy.money.treasury import ledger_of
 from proxy.stores.ledger_lease import LeasedLedger
 from proxy.stores.ledger_redis import RedisLedger
 from proxy.stores.ledger_sqlite import SqliteLedger
-from proxy.treasury import ledger_of
 
 REDIS = "redis://127.0.0.1:1"
 

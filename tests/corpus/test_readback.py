@@ -18,7 +18,7 @@ from proxy.dialects.anthropic import Anthropic
 from proxy.dialects.gemini import Gemini
 from proxy.model import Head, Item, ModelRequest, Outcome
 from proxy.ports import Dialect
-from proxy.reading import parse
+from proxy.reading.library import parse
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

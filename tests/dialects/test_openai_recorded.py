@@ -17,7 +17,7 @@ import pytest
 from proxy.dialects import match
 from proxy.model import Exchange, Head, Outcome, Upstream
 from proxy.ports import Dialect
-from proxy.reading import read
+from proxy.reading.library import read
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 

@@ -10,7 +10,7 @@ from proxy.dialects.anthropic import Anthropic
 from proxy.dialects.anthropic_stream import AnthropicDecoder
 from proxy.outbox import Outbox
 from proxy.pricing import Pricing
-from proxy.reading import Library
+from proxy.reading.library import Library
 from proxy.record import RecordWriter
 from proxy.tracker import Tracker
 from tests.live.kit import Stage, stage, until

@@ -9,7 +9,7 @@ import pytest
 from policies import TABLE
 from proxy import rulebook
 from proxy.config import load
-from proxy.wording import inert
+from proxy.terminal.wording import inert
 
 TEXT = (Path(__file__).parents[2] / "policies" / "README.md").read_text()
 BLOCKS = [block for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.S) if block.startswith("policies:")]

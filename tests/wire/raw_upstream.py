@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.dial import Dialer, TlsSettings
 from proxy.model import EndKind, Exchange, Head, Identity, ResponseHead, Upstream
-from proxy.routes import RouteTable
 from proxy.server import Server, new_event_loop
-from proxy.upstream import UpstreamPool
 from proxy.verdict import Reply
-from proxy.wire import WireLimits
+from proxy.wire.dial import Dialer, TlsSettings
+from proxy.wire.heads import WireLimits
+from proxy.wire.routes import RouteTable
+from proxy.wire.upstream import UpstreamPool
 
 PATIENCE_S = 5.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.wire import (
+from proxy.wire.heads import (
     Framing,
     chunk,
     connection_options,

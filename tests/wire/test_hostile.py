@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from proxy.wire import WireLimits
+from proxy.wire.heads import WireLimits
 from tests.wire.raw_upstream import (
     END,
     OK,

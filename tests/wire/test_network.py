@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.dial import Dialer, Origin, ProxyHop, TlsSettings, Unreachable, origin_of
+from proxy.wire.dial import Dialer, Origin, ProxyHop, TlsSettings, Unreachable, origin_of
 from tests.wire.certificates import Authority
 from tests.wire.raw_upstream import (
     END,

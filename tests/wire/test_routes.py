@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.model import Head, Upstream
-from proxy.routes import RouteTable, Unroutable
+from proxy.wire.routes import RouteTable, Unroutable
 
 UPSTREAMS = [
     Upstream("anthropic", "https://api.anthropic.com", "anthropic"),

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from proxy.wire import WireLimits
+from proxy.wire.heads import WireLimits
 from tests.wire.raw_upstream import (
     OK,
     Message,

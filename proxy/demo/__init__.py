@@ -1,0 +1,87 @@
+"""`looptap demo`: a scripted model and five agents through a real proxy, then the trees.
+
+No key and no network: the model stands on loopback, and so does the proxy, on ports of their
+own. Nothing is special about the proxy; it is the one that `serve` starts.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from proxy import app
+from proxy.config import BUILT_IN, Settings
+from proxy.demo.agents import AGENTS, Agent, play
+from proxy.demo.model import Stage
+from proxy.record import Reader
+from proxy.terminal.screen import Screen
+from proxy.terminal.showing import Album
+
+LABEL = "demo"
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One agent's run, as it stands in the record."""
+
+    agent: Agent
+    sessions: tuple[Mapping[str, Any], ...]
+
+
+async def perform(data_dir: Path, warn: app.Warn) -> None:
+    """Let every agent work once, through a proxy that records into ``data_dir``."""
+    stage = Stage([agent.script for agent in AGENTS])
+    model_url = await stage.start()
+    try:
+        running = await app.start(settings(model_url, data_dir), warn)
+        try:
+            for agent in AGENTS:
+                await play(agent, f"{running.data_url}/@{LABEL}={agent.name}")
+        finally:
+            await running.stop(grace_s=1)
+    finally:
+        await stage.stop()
+
+
+def settings(model_url: str, data_dir: Path) -> Settings:
+    """The defaults, but for free ports, the scripted model and the place of the record."""
+    upstreams = {
+        name: BUILT_IN[name].model_copy(update={"url": model_url}) for name in ("anthropic", "openai")
+    }
+    store = {"path": str(data_dir), "record": "full"}
+    return Settings.model_validate(
+        {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "upstreams": upstreams, "store": store}
+    )
+
+
+def scenes(reader: Reader) -> tuple[Album, list[Scene]]:
+    """What the record holds of each agent."""
+    album = Album(record for _, record in reader.events())
+    sessions = album.sessions()
+    return album, [
+        Scene(agent, tuple(s for s in sessions if s.get("labels", {}).get(LABEL) == agent.name))
+        for agent in AGENTS
+    ]
+
+
+def draw(album: Album, scenes: list[Scene], screen: Screen) -> Iterator[Text]:
+    """Each agent's tree under the sentence that says what to look for."""
+    for scene in scenes:
+        yield Text(scene.agent.lesson, "bold")
+        for session in scene.sessions:
+            yield from album.draw(dict(session), screen)
+        yield Text()
+
+
+@contextmanager
+def data_dir(keep: Path | None) -> Iterator[Path]:
+    """Where the demo records: a directory to keep, or one that goes away."""
+    if keep is not None:
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="looptap-demo-") as place:
+        yield Path(place)

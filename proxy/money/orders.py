@@ -1,0 +1,216 @@
+"""What an operator may order while the proxy runs or not: stop, go on, more budget, keys, counters.
+
+Everything here writes the ledger's store, so that every instance obeys at its next request. Used by
+the acting commands and by the admin port.
+
+The one invariant: an order that names nothing known is refused in words that say what there is.
+"""
+
+import asyncio
+import re
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from policies.budgets import Budget
+from proxy.config import Duration, Settings
+from proxy.model import rfc3339
+from proxy.money.keyring import new_key
+from proxy.money.treasury import budgets_of, counter_of
+from proxy.ports import Ledger
+from proxy.record import Ambiguous, NotRecorded, Reader, RecordMissing
+from proxy.verdict import VirtualKey, to_nano
+
+UNNAMED = "unnamed"
+_WHOLE_ID = re.compile(r"(?:ses|thr|trn)_[0-9a-z]{20}")
+_BEGUN_ID = re.compile(r"(?:ses|thr|trn|stp|exc)_[0-9a-z]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class OrderRefused(ValueError):
+    """The order cannot be carried out; the message says what would be."""
+
+
+class Operator:
+    """Orders on one ledger, under one configuration."""
+
+    def __init__(self, settings: Settings, ledger: Ledger) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._budgets = budgets_of(settings).by_name
+
+    async def budgets(self) -> list[dict[str, Any]]:
+        """Every live counter."""
+        return [balance.public() for balance in await self._ledger.balances(now_ns=time.time_ns())]
+
+    # -- stop
+
+    async def stop(self, name: str, *, lift: bool = False) -> str:
+        """Refuse every later request of a turn, thread, session or key, or no more; its whole name."""
+        if lift and name in await self._ledger.stops():
+            whole = name
+        else:
+            whole = await self._whole(name)
+        now_ns = time.time_ns()
+        if not lift:
+            await self._ledger.stop(whole, now_ns=now_ns)
+        elif not await self._ledger.resume(whole, now_ns=now_ns):
+            raise OrderRefused(f"{whole} is not stopped")
+        return whole
+
+    async def _whole(self, name: str) -> str:
+        if _WHOLE_ID.fullmatch(name):
+            return name
+        if _BEGUN_ID.fullmatch(name):
+            return await asyncio.to_thread(_recorded, Path(self._settings.store.path), name)
+        known = {UNNAMED, *(key.name for key in self._settings.keys)}
+        known |= {key.name for key in await self._ledger.keys()}
+        if name in known:
+            return name
+        raise OrderRefused(
+            f"nothing is called {name!r}: name a turn, thread or session by its id, or a key "
+            f"({', '.join(sorted(known))})"
+        )
+
+    # -- top-up
+
+    async def topup(
+        self, name: str, add: str, *, subject: str | None = None, dimension: str | None = None
+    ) -> dict[str, Any]:
+        """Raise a limit in its current window; the counter afterwards."""
+        budget = self._budgets.get(name)
+        if budget is None:
+            known = ", ".join(sorted(self._budgets)) or "none is configured"
+            raise OrderRefused(f"no budget is called {name!r}: {known}")
+        chosen = _dimension(budget, dimension)
+        amount = _amount(chosen, add)
+        whose = await self._subject(budget, chosen, subject)
+        claim = counter_of(budget, chosen, whose)
+        balance = await self._ledger.topup(claim, amount, now_ns=time.time_ns())
+        return balance.public()
+
+    async def _subject(self, budget: Budget, dimension: str, given: str | None) -> str:
+        """Whose counter: as named, by the beginning of an id, or the only one that there is."""
+        live = [
+            balance.subject
+            for balance in await self._ledger.balances(now_ns=time.time_ns())
+            if balance.name == budget.name and balance.dimension == dimension
+        ]
+        if given is not None:
+            begun = [one for one in live if one.startswith(given)]
+            if given in live or not begun or not _BEGUN_ID.fullmatch(given):
+                return given
+            if len(begun) == 1:
+                return begun[0]
+            raise OrderRefused(f"{given} is the beginning of several: {', '.join(begun[:5])}")
+        if len(live) == 1:
+            return live[0]
+        if not live:
+            raise OrderRefused(
+                f"budget {budget.name!r} has no counter yet; name its {budget.scope} with --subject"
+            )
+        raise OrderRefused(
+            f"budget {budget.name!r} has {len(live)} counters; name one with --subject: {', '.join(live[:5])}"
+        )
+
+    # -- keys
+
+    async def create_key(self, name: str, team: str, labels: Mapping[str, str]) -> str:
+        """Make a key; the only time that it is shown."""
+        if not _NAME.fullmatch(name):
+            raise OrderRefused(f"{name!r} is no name: letters, digits, _ . and -, at most 64 characters")
+        if team != "default" and team not in self._settings.teams:
+            raise OrderRefused(f"no team is called {team!r}: add it under teams in the configuration")
+        if name == UNNAMED or name in {key.name for key in self._settings.keys}:
+            raise OrderRefused(f"the name {name!r} is taken")
+        key, digest = new_key()
+        made = VirtualKey(name, digest, team, time.time_ns(), dict(labels))
+        if not await self._ledger.create_key(made):
+            raise OrderRefused(f"the name {name!r} is taken; a revoked key keeps its name")
+        return key
+
+    async def keys(self) -> list[dict[str, Any]]:
+        """All keys, revoked ones too."""
+        return [_of_key(key) for key in await self._ledger.keys()]
+
+    async def revoke_key(self, name: str) -> None:
+        """End a key at once."""
+        now_ns = time.time_ns()
+        if not await self._ledger.revoke_key(name, now_ns=now_ns):
+            known = [key.name for key in await self._ledger.keys() if key.revoked_ns is None]
+            raise OrderRefused(f"no key is called {name!r}: {', '.join(known) or 'there is none'}")
+        await self._ledger.stop(f"key:{name}", now_ns=now_ns)
+
+
+def _recorded(data_dir: Path, name: str) -> str:
+    """The whole id that begins so; of a step or exchange, its turn."""
+    with suppress(RecordMissing, sqlite3.Error), Reader(data_dir) as reader:
+        try:
+            found = reader.resolve(name)
+        except (NotRecorded, Ambiguous) as error:
+            raise OrderRefused(str(error)) from None
+        if found.kind == "exchange":
+            turn = reader.exchange(found.id).turn
+            if turn is None:
+                raise OrderRefused(f"{name} is no model call")
+            return turn
+        return found.id if found.kind != "step" else reader.parents(found.id)[0]
+    raise OrderRefused(f"{name} is not recorded here; give the whole id")
+
+
+def _dimension(budget: Budget, given: str | None) -> str:
+    known = [*budget.limits, *(f"calls:{tool}" for tool in budget.calls)]
+    if given is not None:
+        kind = given.partition(":")[0]
+        if given in known or (kind == "tool_retries" and kind in budget.limits and kind != given):
+            return given
+        raise OrderRefused(f"budget {budget.name!r} does not limit {given}: {', '.join(known)}")
+    if "spend_usd" in known:
+        return "spend_usd"
+    if len(known) == 1 and known[0] != "tool_retries":
+        return known[0]
+    raise OrderRefused(f"budget {budget.name!r} limits {', '.join(known)}; say which with --dimension")
+
+
+def _amount(dimension: str, text: str) -> int:
+    if dimension == "spend_usd":
+        try:
+            usd = Decimal(text.removeprefix("$"))
+        except InvalidOperation:
+            raise OrderRefused(f"{text!r} is no amount in USD") from None
+        if not usd.is_finite() or not 0 < usd < Decimal(10) ** 9:
+            raise OrderRefused("add more than 0 USD")
+        return to_nano(usd)
+    if dimension == "wall_clock":
+        try:
+            return max(1, Duration.parse(text).ns // 1_000_000)
+        except ValueError:
+            raise OrderRefused(f"{text!r} is no duration: 30s, 5m, 2h, 1d") from None
+    if not text.isascii() or not text.isdigit() or len(text) > 15 or int(text) == 0:
+        raise OrderRefused(f"{text!r} is no whole number of {dimension}")
+    return int(text)
+
+
+def _of_key(key: VirtualKey) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "name": key.name,
+        "team": key.team,
+        "labels": dict(key.labels),
+        "created_at": rfc3339(key.created_ns),
+    }
+    if key.revoked_ns is not None:
+        told["revoked_at"] = rfc3339(key.revoked_ns)
+    return told
+
+
+def balance_lines(counters: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Counters in cells, heading first."""
+    rows = [["BUDGET", "SCOPE", "SUBJECT", "WINDOW", "LIMIT OF", "USED", "HELD", "LIMIT", "RESETS AT"]]
+    for one in counters:
+        cells = ("name", "scope", "subject", "window", "dimension", "used", "reserved", "limit")
+        rows.append([str(one[cell]) for cell in cells] + [one["resets_at"] or "-"])
+    return rows

@@ -1,0 +1,326 @@
+"""The live glue between what requests may cost and the ledger that holds it.
+
+``admit`` is awaited before anything goes upstream: it works out the worst case, has it held under all
+budgets at once, and either lets the request go with a ``Tab`` or has it refused in its client's
+words. The tab is told how the exchange ended and settles in a task of its own.
+
+The one invariant: what was held is settled exactly once on every way out; what nobody can tell any
+more ends with its lease and is charged as held.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from proxy.core import Opened
+from proxy.model import Attempt, EndKind, Exchange, Upstream
+from proxy.money.bounds import Bounds
+from proxy.money.demands import (
+    MEMORY,
+    SPENT,
+    actual,
+    affordable,
+    counted,
+    demand_of,
+    names_of,
+    payers_of,
+    streak_memory,
+)
+from proxy.money.passbook import Passbook
+from proxy.money.unread import is_billable
+from proxy.ports import Dialect, Ledger, LedgerAway, Sink
+from proxy.pricing import Pricing, choices
+from proxy.tracking.placement import Placement
+from proxy.verdict import Claim, Demand, Grant, Refusal, Terminal
+from proxy.wire import guard as thinking
+
+PACE_S = 10.0
+"""How long a request may wait for the next minute before it is sent back."""
+SETTLING_S = 10.0
+UNBOUNDED = 4 * 10**18
+
+
+class Rules(Protocol):
+    """Which budgets a request falls under (``policies.budgets``)."""
+
+    def acts(self, budget: str) -> bool: ...
+    def caps_spend(self, subjects: Mapping[str, str]) -> str | None: ...
+    def claims(self, demand: Demand) -> list[Claim]: ...
+    def refusal(self, why: Refusal, *, now_ns: int) -> Terminal: ...
+    def unpriced(self, budget: str, what: str) -> Terminal: ...
+    def away(self) -> Terminal: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Posture:
+    """What the configuration says about holding."""
+
+    enforce: bool = True
+    away_open: bool = False
+    ttl_s: int = 900
+    unmodelled: Literal["refuse", "pass"] | int = "refuse"
+    """What happens to a request without a price; a number holds so many nano-dollars."""
+
+
+class Purse:
+    """One per process; used from the event loop's thread."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        rules: Rules,
+        prices: Pricing,
+        sink: Sink,
+        speaker: Callable[[Upstream], Dialect],
+        remember: Callable[[Placement, Mapping[str, Mapping[str, Any]]], None],
+        posture: Posture,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.ledger = ledger
+        self.rules = rules
+        self.prices = prices
+        self.posture = posture
+        self.book = Passbook(sink, warn)
+        self._speaker = speaker
+        self._remember = remember
+        self._bounds = Bounds()
+        self._open: dict[str, Grant] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._renewed_ns = time.time_ns()
+        self.refused = 0
+        self.would_refuse = 0
+
+    # -- before a request goes out
+
+    async def admit(self, exchange: Exchange, opened: thinking.Opened) -> None:
+        """Hold what this request may cost, or have it refused. Nothing has gone upstream yet."""
+        assert isinstance(opened, Opened)
+        if opened.refusal is not None:
+            return
+        placement, request = opened.placement, opened.request
+        if placement is None or request is None:
+            await self._admit_unread(exchange, opened)
+            return
+        now_ns = time.time_ns()
+        demand = demand_of(exchange, opened, placement, request, self.prices, self._bounds, now_ns)
+        if demand.spend_nano is None:
+            priced = self._ceiling(demand, exchange, opened, f"the price of model {request.model!r}")
+            if priced is None:
+                return
+            demand = priced
+        claims = self._without_idle_clamps(self.rules.claims(demand), opened, exchange)
+        names = names_of(exchange, placement)
+        grant = await self._hold(exchange, opened, claims, names)
+        if grant is None:
+            return
+        most = affordable(grant, demand)
+        if most is not None and not opened.clamp(max(1, most // choices(request))):
+            await self.ledger.release(grant, now_ns=time.time_ns())
+            grant = await self._hold(exchange, opened, [replace(c, minimum=None) for c in claims], names)
+            if grant is None:
+                return
+        elif most is not None:
+            self.book.intervened(exchange, opened, "clamp", {"max_output_tokens": most // choices(request)})
+        if demand.streaks:
+            self._remember(placement, {MEMORY: streak_memory(placement, demand.streaks)})
+        self._open_tab(exchange, opened, grant)
+
+    async def _admit_unread(self, exchange: Exchange, opened: Opened) -> None:
+        """What no dialect reads: free, or refused (or held flat) under a cap on spend."""
+        request = opened.request
+        if request is not None and request.operation == "count":
+            return
+        billable = is_billable(exchange.head.method, exchange.path)
+        subjects = payers_of(exchange)
+        if not billable or (budget := self.rules.caps_spend(subjects)) is None:
+            return
+        choice = self.posture.unmodelled
+        if choice == "refuse":
+            what = f"what {exchange.head.method} {exchange.path} costs"
+            self._refuse(exchange, opened, self.rules.unpriced(budget, what))
+        elif choice != "pass":
+            demand = Demand(subjects, exchange.identity.labels, spend_nano=choice)
+            names = (exchange.identity.key,)
+            grant = await self._hold(exchange, opened, self.rules.claims(demand), names)
+            if grant is not None:
+                self._open_tab(exchange, opened, grant)
+
+    def _ceiling(self, demand: Demand, exchange: Exchange, opened: Opened, what: str) -> Demand | None:
+        """What is held for a request without a price; None where it is refused for that."""
+        choice = self.posture.unmodelled
+        if isinstance(choice, int):
+            return replace(demand, spend_nano=choice, input_nano=choice)
+        budget = self.rules.caps_spend(demand.subjects) if choice == "refuse" else None
+        if budget is not None:
+            why = self.rules.unpriced(budget, what)
+            if self._refuse(exchange, opened, why):
+                return None
+        return replace(demand, spend_nano=0, input_nano=0)
+
+    def _without_idle_clamps(
+        self, claims: Sequence[Claim], opened: Opened, exchange: Exchange
+    ) -> Sequence[Claim]:
+        """Less than the worst case is only of use where the request can then be lowered."""
+        edits = self.posture.enforce and exchange.head.get(b"content-encoding") is None
+        return [
+            claim if claim.minimum is None or (edits and self.rules.acts(claim.budget))
+            else replace(claim, minimum=None)
+            for claim in claims
+        ]  # fmt: skip
+
+    async def _hold(
+        self, exchange: Exchange, opened: Opened, claims: Sequence[Claim], names: Sequence[str]
+    ) -> Grant | None:
+        """Have it held. None: the request is refused, and has been told so."""
+        ledger, ttl_s = self.ledger, self.posture.ttl_s
+        waited_until = time.monotonic() + PACE_S
+        while True:
+            now_ns = time.time_ns()
+            try:
+                grant = await ledger.reserve(claims, ttl_s=ttl_s, now_ns=now_ns, names=names)
+            except LedgerAway:
+                if self.posture.away_open or not self._refuse(exchange, opened, self.rules.away()):
+                    return ledger.unheld(claims, now_ns=now_ns)
+                return None
+            self.book.alerted(grant.alerts, exchange, opened)
+            why = grant.refusal
+            if why is None:
+                return grant
+            if why.claim is not None and self._only_observes(why.claim.budget):
+                self._observed(exchange, opened, self.rules.refusal(why, now_ns=now_ns))
+                claims = _unbounded(claims, why.claim)
+                continue
+            wait_s = _until_next_minute(why, now_ns)
+            if wait_s is not None and time.monotonic() + wait_s <= waited_until:
+                await asyncio.sleep(wait_s)
+                continue
+            self._refuse(exchange, opened, self.rules.refusal(why, now_ns=now_ns), why)
+            return None
+
+    def _only_observes(self, budget: str) -> bool:
+        return not self.posture.enforce or not self.rules.acts(budget)
+
+    # -- refusing
+
+    def _refuse(self, exchange: Exchange, opened: Opened, why: Terminal, of: Refusal | None = None) -> bool:
+        """Refuse a request, where anything may be refused at all."""
+        stopped = of is not None and of.stopped is not None
+        if not self.posture.enforce and not stopped:
+            self._observed(exchange, opened, why)
+            return False
+        self.refused += 1
+        reply = None
+        if opened.placement is None:
+            assert exchange.upstream is not None
+            reply = self._speaker(exchange.upstream).refusal(None, why, exchange.id)
+        opened.refuse(why, reply, time.time_ns())
+        self.book.refused(exchange, opened, why, why.kind)
+        return True
+
+    def _observed(self, exchange: Exchange, opened: Opened, why: Terminal) -> None:
+        self.would_refuse += 1
+        self.book.refused(exchange, opened, why, f"would_{why.kind}")
+
+    # -- after it
+
+    def _open_tab(self, exchange: Exchange, opened: Opened, grant: Grant) -> None:
+        now_ns = time.time_ns()
+        opened.tab = _Tab(self, exchange, opened, grant)
+        self._open[grant.id] = grant
+        opened.admit(now_ns)
+        if grant.holds:
+            self.book.reserved(exchange, opened, grant)
+
+    def settle(self, tab: "_Tab", amounts: Sequence[int | None], now_ns: int) -> None:
+        """Tell the ledger, without anybody waiting for it."""
+        if not tab.grant.holds:
+            self._open.pop(tab.grant.id, None)
+            return
+        task = asyncio.get_running_loop().create_task(self._settle(tab, amounts, now_ns))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _settle(self, tab: "_Tab", amounts: Sequence[int | None], now_ns: int) -> None:
+        grant, exchange, opened = tab.grant, tab.exchange, tab.opened
+        try:
+            receipt = await self.ledger.settle(grant, amounts, now_ns=now_ns)
+        except LedgerAway:
+            return  # the ledger is closed: the lease ends by itself, charged as held
+        finally:
+            self._open.pop(grant.id, None)
+        self.book.settled(exchange, opened, grant, amounts, receipt)
+
+    def learn(self, exchange: Exchange, attempt: Attempt) -> None:
+        """What the provider counted is where the next prompt's bound begins."""
+        if attempt.reply.usage is not None:
+            self._bounds.learn(exchange.id, attempt.reply.response_id, attempt.reply.usage)
+
+    # -- now and then
+
+    async def beat(self) -> None:
+        """Keep what is still running from expiring, and end what has."""
+        now_ns = time.time_ns()
+        try:
+            if self._open and now_ns - self._renewed_ns > self.posture.ttl_s * 1_000_000_000 // 3:
+                self._renewed_ns = now_ns
+                await self.ledger.renew(list(self._open.values()), ttl_s=self.posture.ttl_s, now_ns=now_ns)
+            self.book.alerted(await self.ledger.sweep(now_ns=now_ns), None, None)
+        except LedgerAway:
+            return
+
+    async def drain(self) -> None:
+        """Wait for settlements under way."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=SETTLING_S)
+
+
+class _Tab:
+    """What was held for one exchange, until it is settled."""
+
+    __slots__ = ("_done", "_purse", "exchange", "grant", "opened")
+
+    def __init__(self, purse: Purse, exchange: Exchange, opened: Opened, grant: Grant) -> None:
+        self._purse = purse
+        self.exchange = exchange
+        self.opened = opened
+        self.grant = grant
+        self._done = False
+
+    def settle(self, attempt: Attempt, now_ns: int) -> None:
+        """The attempt is over: its usage and cost are what is charged."""
+        if self._done:
+            return
+        self._done = True
+        self._purse.learn(self.exchange, attempt)
+        amounts = [actual(hold.claim.dimension, hold.amount, attempt) for hold in self.grant.holds]
+        self._purse.settle(self, amounts, now_ns)
+
+    def end(self, end: EndKind, status: int | None, now_ns: int) -> None:
+        """Nobody read the reply. An error or none at all costs nothing, the rest what was held."""
+        if self._done:
+            return
+        self._done = True
+        nothing = (status is None and end != "client_gone") or (status is not None and status >= 400)
+        amounts = [
+            (0 if nothing else None) if hold.claim.dimension in SPENT else counted(hold.claim, hold.amount)
+            for hold in self.grant.holds
+        ]
+        self._purse.settle(self, amounts, now_ns)
+
+
+def _unbounded(claims: Sequence[Claim], failing: Claim) -> list[Claim]:
+    """The same claims, with the one that did not fit counted and not bounded."""
+    return [
+        replace(claim, hard=UNBOUNDED, limit=claim.limit) if claim is failing or claim == failing else claim
+        for claim in claims
+    ]
+
+
+def _until_next_minute(why: Refusal, now_ns: int) -> float | None:
+    """How long until a limit on the pace begins anew; None for every other limit."""
+    if why.claim is None or why.claim.dimension != "requests_per_minute" or why.balance is None:
+        return None
+    resets_ns = why.balance.resets_at_ns
+    return (resets_ns - now_ns) / 1e9 + 0.005 if resets_ns is not None else None

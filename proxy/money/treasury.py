@@ -1,0 +1,242 @@
+"""Budgets, stops and keys of a running proxy: built from the settings, kept up to date beside the traffic.
+
+Opens the ledger, hands the budgets of the configuration to the purse, notices what the acting commands
+(``stop``, ``topup``, ``keys``) wrote, and proves at start that an over-limit request is refused.
+
+The one invariant: while there is nothing to hold, to stop or to recognise, the shell asks nobody.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from policies.budgets import SHARES, Budget, Budgets
+from proxy.config import COUNTED_LIMITS, BudgetSettings, HoldUsd, Settings
+from proxy.core import Core
+from proxy.dialects import speaker
+from proxy.exchange import Shell
+from proxy.model import Head, Identity
+from proxy.money.keyring import Keyring
+from proxy.money.purse import Posture, Purse
+from proxy.ports import Ledger, LedgerAway
+from proxy.pricing import Pricing
+from proxy.stores import open_ledger
+from proxy.stores.ledger_lease import LeasedLedger
+from proxy.stores.ledger_redis import RedisLedger
+from proxy.stores.ledger_sqlite import FILE
+from proxy.verdict import Claim, to_nano
+
+SHARED_LOOK_S = 1.0
+"""How often a shared ledger is asked for stops and keys; a file tells by its own times."""
+_BEAT_S = 5.0
+_NS_PER_MS = 1_000_000
+
+
+def ledger_of(settings: Settings) -> Ledger:
+    """The ledger that the settings name."""
+    named = settings.ledger
+    return open_ledger(
+        named.url.reveal() if named.url is not None else None,
+        Path(settings.store.path),
+        settings.time_zone,
+        to_nano(named.lease) if named.lease is not None else None,
+    )
+
+
+def _shared(ledger: Ledger) -> RedisLedger | None:
+    """What of a ledger has to be reached first."""
+    below = ledger.below if isinstance(ledger, LeasedLedger) else ledger
+    return below if isinstance(below, RedisLedger) else None
+
+
+def budgets_of(settings: Settings) -> Budgets:
+    """The configured budgets in whole units."""
+    return Budgets([_budget(one) for one in settings.budgets])
+
+
+def _budget(one: BudgetSettings) -> Budget:
+    limits = one.limits
+    whole: dict[str, int] = {
+        name: value for name in COUNTED_LIMITS if (value := getattr(limits, name)) is not None
+    }
+    if limits.spend_usd is not None:
+        whole["spend_usd"] = to_nano(limits.spend_usd)
+    if limits.wall_clock is not None:
+        whole["wall_clock"] = max(1, limits.wall_clock.ns // _NS_PER_MS)
+    on = one.on_exhausted
+    assert on in ("deny", "message", "warn", "observe")  # the checks let nothing else through
+    return Budget(
+        name=one.name,
+        scope=one.scope,
+        window=one.window or "life",
+        limits=whole,
+        calls=dict(limits.calls),
+        hard_at=int(one.hard_at * SHARES),
+        alert_at=tuple(int(share * SHARES) for share in one.alert_at),
+        on_exhausted=on,
+        clamp=one.clamp,
+        upstreams=one.match.upstream,
+        models=one.match.model,
+        keys=one.match.key,
+    )
+
+
+def counter_of(budget: Budget, dimension: str, subject: str) -> Claim:
+    """The claim that names a budget's counter, for a top-up. Raises KeyError for a limit it lacks."""
+    kind, _, tool = dimension.partition(":")
+    limit = budget.calls[tool] if kind == "calls" else budget.limits[kind]
+    window = "minute" if kind == "requests_per_minute" else budget.window
+    return Claim(
+        budget.name, budget.scope, subject, dimension, window, 0, limit,
+        hard=limit * budget.hard_at // SHARES, alert_at=budget.alert_at,
+    )  # fmt: skip
+
+
+def posture_of(settings: Settings) -> Posture:
+    """What the settings say about holding."""
+    choice = settings.unmodelled
+    return Posture(
+        enforce=settings.mode == "enforce",
+        away_open=settings.ledger.away == "open",
+        ttl_s=max(1, int(settings.ledger.ttl.seconds)),
+        unmodelled=to_nano(choice.hold_usd) if isinstance(choice, HoldUsd) else choice,
+    )
+
+
+class Treasury:
+    """One per process; used from the event loop's thread."""
+
+    def __init__(self, settings: Settings, core: Core, warn: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._core = core
+        self._warn = warn
+        self._file = Path(settings.store.path) / FILE
+        self.keyring = Keyring(settings)
+        self.purse: Purse | None = None
+        self._ledger: Ledger | None = None
+        self._shared: RedisLedger | None = None
+        self._stops: Mapping[str, int] = {}
+        self._seen: tuple[int, ...] = ()
+        self._looked_s = self._beaten_s = 0.0
+        self._away = False
+
+    def opened(self) -> Ledger:
+        """The ledger, for an order; opened where there was no reason to have one before."""
+        if self._ledger is None:
+            self._open()
+        assert self._ledger is not None
+        return self._ledger
+
+    @property
+    def identify(self) -> Callable[[Head], Identity]:
+        """Who pays. Keys of ours are looked for only where any were handed out."""
+        return self.keyring if self.keyring.has_virtual else self.keyring.payers
+
+    async def start(self, shell: Shell) -> None:
+        """Take in what is stopped and which keys there are; hold what is to be held."""
+        if self._settings.budgets or self._settings.ledger.url is not None:
+            self._open()
+        if self._shared is not None:
+            await self._shared.ready()
+        await self.look(shell, at_once=True)
+
+    def reload(self, settings: Settings, prices: Pricing) -> None:
+        """Take over new budgets, keys and prices; what is held stays held."""
+        self._settings = settings
+        self.keyring.reload(settings)
+        if self.purse is not None:
+            self.purse.rules = budgets_of(settings)
+            self.purse.posture = posture_of(settings)
+            self.purse.prices = prices
+        self._looked_s, self._seen = 0.0, ()
+
+    async def look(self, shell: Shell, *, at_once: bool = False) -> None:
+        """Notice what a command may have written, and wire the shell to what there is now."""
+        now_s = time.monotonic()
+        if self._ledger is None:
+            if not self._settings.budgets and not self._file.exists():
+                return
+            self._open()
+        if at_once or self._changed(now_s):
+            await self._take_in()
+        self._wire(shell)
+        if self.purse is not None and now_s - self._beaten_s > min(_BEAT_S, self.purse.posture.ttl_s / 5):
+            self._beaten_s = now_s
+            await self.purse.beat()
+
+    def _changed(self, now_s: float) -> bool:
+        if self._settings.ledger.url is not None:
+            if now_s - self._looked_s < SHARED_LOOK_S:
+                return False
+            self._looked_s = now_s
+            return True
+        stamps = _stamps(self._file)
+        changed = stamps != self._seen
+        self._seen = stamps
+        return changed
+
+    async def _take_in(self) -> None:
+        assert self._ledger is not None
+        try:
+            self._stops = await self._ledger.stops()
+            self.keyring.take(await self._ledger.keys())
+        except LedgerAway as error:
+            if not self._away:
+                self._warn(f"{error}; while it is away, requests under a budget are {self._while_away()}")
+            self._away = True
+            return
+        self._away = False
+
+    def _while_away(self) -> str:
+        return "let through" if self._settings.ledger.away == "open" else "refused"
+
+    def _open(self) -> None:
+        self._ledger = ledger_of(self._settings)
+        self._shared = _shared(self._ledger)
+        core = self._core
+        assert isinstance(core.prices, Pricing)
+        self.purse = Purse(
+            self._ledger,
+            budgets_of(self._settings),
+            core.prices,
+            core.sink,
+            speaker,
+            core.tracker.remember,
+            posture_of(self._settings),
+            self._warn,
+        )
+
+    def _wire(self, shell: Shell) -> None:
+        wanted = bool(self._settings.budgets or self._stops or self.keyring.has_virtual)
+        self._core.reserves = wanted
+        shell.admit = self.purse.admit if wanted and self.purse is not None else None
+        shell.identify = self.identify
+        shell.stand_in = self.keyring.stand_in if self.keyring.has_virtual else None
+
+    async def close(self) -> None:
+        """Settle what is under way and let go of the ledger."""
+        if self.purse is not None:
+            await self.purse.drain()
+        if self._ledger is not None:
+            await self._ledger.close()
+
+    def readings(self) -> dict[str, float]:
+        """Counters for ``/metrics``."""
+        if self.purse is None:
+            return {}
+        return {
+            "budget_refusals_total": self.purse.refused,
+            "budget_would_refuse_total": self.purse.would_refuse,
+        }
+
+
+def _stamps(path: Path) -> tuple[int, ...]:
+    """When a ledger's file was last written to."""
+    found = []
+    for name in (path, path.with_name(path.name + "-wal")):
+        try:
+            told = name.stat()
+        except OSError:
+            continue
+        found += [told.st_mtime_ns, told.st_size, told.st_ino]
+    return tuple(found)

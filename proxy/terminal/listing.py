@@ -1,0 +1,156 @@
+"""`looptap sessions`, `turns` and `tail`: aligned tables and one line per event, newest first.
+
+Columns are as wide as their widest cell, a pipe gets them uncut. What came over the wire is made
+inert, what is not known is ``?``.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from proxy.terminal.wording import UNKNOWN, age, count, duration, inert, moment, money, share
+
+Json = Mapping[str, Any]
+
+
+_FIGURES = frozenset({"AGE", "STEPS", "TURNS", "TOOK", "IN", "CACHED", "OUT", "COST"})
+_TURNS = ["AGE", "TURN", "AGENT", "MODEL", "CAUSE", "STEPS", "TOOK", "IN", "CACHED", "OUT", "COST", "LABELS"]
+_SESSIONS = ["AGE", "SESSION", "CLIENT", "TURNS", "STEPS", "TOOK", "COST", "LABELS"]
+_CAUSE_STYLE = {"completed": "green", "error": "bold red", "open": "cyan"}
+
+
+def turns_table(turns: Sequence[Json], now: int) -> list[Text]:
+    """Turns as they come, one a line."""
+    return table(_TURNS, [_turn_cells(t, now) for t in turns])
+
+
+def sessions_table(sessions: Sequence[Json], now: int) -> list[Text]:
+    """Sessions as they come, one a line."""
+    return table(_SESSIONS, [_session_cells(s, now) for s in sessions])
+
+
+def _turn_cells(turn: Json, now: int) -> list[Text]:
+    began = moment(turn.get("started_at"))
+    cause = str(turn.get("cause") or ("open" if turn.get("open") else UNKNOWN))
+    usage = turn.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    steps = turn.get("steps")
+    models = turn.get("models") or [s.get("model") for s in steps or () if isinstance(s, Mapping)]
+    return [
+        Text(age(began, now), "dim"),
+        Text(_text(turn.get("id"), 40)),
+        Text(_text(turn.get("agent"), 24)),
+        Text(_text(", ".join(dict.fromkeys(str(m) for m in models if m)), 32)),
+        Text(_text(cause, 24), _CAUSE_STYLE.get(cause, "yellow")),
+        Text(str(len(steps)) if isinstance(steps, list) else count(steps)),
+        Text(_took(turn)),
+        Text(count(usage.get("input_tokens"))),
+        Text(share(usage.get("cache_read_tokens"), usage.get("input_tokens")) or UNKNOWN),
+        Text(count(usage.get("output_tokens"))),
+        Text(money(turn.get("cost_usd"), turn.get("cost_quality"))),
+        Text(_labels(turn), "dim"),
+    ]
+
+
+def _session_cells(session: Json, now: int) -> list[Text]:
+    return [
+        Text(age(moment(session.get("started_at")), now), "dim"),
+        Text(_text(session.get("id"), 40)),
+        Text(_text(session.get("client") or session.get("agent"), 24)),
+        Text(count(session.get("turns"))),
+        Text(count(session.get("steps"))),
+        Text(_took(session)),
+        Text(money(session.get("cost_usd"), session.get("cost_quality"))),
+        Text(_labels(session), "dim"),
+    ]
+
+
+def _took(node: Json) -> str:
+    began, ended = moment(node.get("started_at")), moment(node.get("ended_at"))
+    return duration(None if began is None or ended is None else ended - began)
+
+
+def _labels(node: Json) -> str:
+    labels = node.get("labels")
+    if not isinstance(labels, Mapping):
+        return ""
+    return inert(" ".join(f"{k}={v}" for k, v in labels.items()), 80)
+
+
+def _text(value: Any, limit: int) -> str:
+    return inert(str(value), limit) if value else UNKNOWN
+
+
+def table(
+    titles: Sequence[str], rows: Sequence[Sequence[Text]], figures: Collection[str] = _FIGURES
+) -> list[Text]:
+    """Titles and rows in columns as wide as their widest cell; ``figures`` stand to the right."""
+    kept = [i for i, title in enumerate(titles) if title != "LABELS" or any(r[i].plain for r in rows)]
+    widths = {i: max([len(titles[i]), *(r[i].cell_len for r in rows)]) for i in kept}
+    lines = []
+    for cells in ([Text(title, "bold") for title in titles], *rows):
+        line = Text()
+        for i in kept:
+            gap = " " * (widths[i] - cells[i].cell_len)
+            line.append(gap if titles[i] in figures else "")
+            line.append_text(cells[i])
+            line.append("  " if titles[i] in figures else gap + "  ")
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+# -- events
+
+
+_EVENT_STYLE = {"finding": "yellow", "turn/end": "bold", "internal/error": "bold red", "gap": "bold red"}
+
+
+def event_line(event: Json) -> Text:
+    """One event of the log in one line: clock, what, whose, and what matters of it."""
+    kind = str(event.get("type") or UNKNOWN)
+    when = str(event.get("time") or "")
+    clock = when[11:23] if len(when) >= 23 else inert(when, 32)
+    whose = event.get("step") or event.get("turn") or event.get("thread") or event.get("session") or ""
+    data = event.get("data")
+    words = _event_words(kind, data if isinstance(data, Mapping) else {})
+    line = Text.assemble((clock, "dim"), "  ", (f"{inert(kind, 24):<16}", _EVENT_STYLE.get(kind, "cyan")))
+    line.append(f"  {inert(str(whose), 30):<24}", "dim")
+    line.append("  " + words)
+    line.rstrip()
+    return line
+
+
+def _event_words(kind: str, data: Json) -> str:
+    cost = money(data.get("cost_usd"), data.get("cost_quality"))
+    if kind == "step/start":
+        parts = [f"step {count(data.get('index'))}", data.get("model")]
+    elif kind == "step/attempt":
+        error = data.get("error")
+        error = error if isinstance(error, Mapping) else {}
+        said = " ".join(str(error[k]) for k in ("type", "message") if error.get(k))
+        parts = [data.get("outcome"), data.get("status"), data.get("stop_reason"), cost, said]
+    elif kind == "item":
+        flag = "error" if data.get("is_error") else ""
+        parts = [data.get("direction"), data.get("kind"), data.get("tool"), flag, data.get("preview")]
+    elif kind == "step/end":
+        parts = [data.get("stop_reason"), *_tokens(data.get("usage")), cost]
+    elif kind == "turn/end":
+        steps = data.get("steps")
+        parts = [
+            data.get("cause"),
+            f"{count(steps)} step{'' if steps == 1 else 's'}",
+            *_tokens(data.get("usage")),
+            cost,
+        ]
+    elif kind == "finding":
+        parts = [f"{data.get('policy')}/{data.get('kind')}", data.get("severity"), data.get("path")]
+    else:
+        parts = [f"{k}={v}" for k, v in data.items() if isinstance(v, (str, int)) and not isinstance(v, bool)]
+    return inert(" ".join(str(p) for p in parts if p not in (None, "")), 240)
+
+
+def _tokens(usage: Any) -> list[str]:
+    known = usage if isinstance(usage, Mapping) else {}
+    return [f"in {count(known.get('input_tokens'))}", f"out {count(known.get('output_tokens'))}"]

@@ -1,0 +1,213 @@
+"""What every command has in common: options, output, and how it fails.
+
+``--config``, ``--data-dir`` and ``--json`` may stand before the command or after it; after wins.
+Failures are one line on stderr that says what to do: 1 for a command that failed, 2 for bad usage
+or configuration. A traceback is shown only to those who ask (``LOOPTAP_DEBUG=1``).
+"""
+
+import asyncio
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+import orjson
+from rich.text import Text
+
+from proxy import rulebook
+from proxy.config import ConfigError, Overrides, Settings, load, reload
+from proxy.record import Ambiguous, BodyDamaged, NotRecorded, Reader, RecordMissing
+from proxy.server import new_event_loop
+from proxy.terminal.screen import open_screen
+from proxy.terminal.wording import inert
+
+FAILED = 1
+BAD_USAGE = 2
+INTERRUPTED = 130
+
+_NOTHING = Overrides()
+Result = TypeVar("Result")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Failed(click.ClickException):
+    """The command failed; the message says what to do."""
+
+    exit_code = FAILED
+
+
+class Misused(click.ClickException):
+    """Bad usage or configuration."""
+
+    exit_code = BAD_USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The options that every command takes."""
+
+    config: Path | None = None
+    data_dir: Path | None = None
+    json: bool = False
+
+    def settings(self, over: Overrides = _NOTHING) -> Settings:
+        """The configuration, with options put over it. Raises ConfigError."""
+        return _whole(load(self.config, self._over(over)))
+
+    def reload(self, old: Settings, over: Overrides) -> Settings:
+        """The configuration anew, for a proxy that runs with ``old``."""
+        return _whole(reload(self.config, old, self._over(over)))
+
+    def _over(self, over: Overrides) -> Overrides:
+        return replace(over, data_dir=str(self.data_dir) if self.data_dir is not None else None)
+
+    def file(self) -> Path | None:
+        """The configuration's file, where there is one."""
+        named = self.config or os.environ.get("LOOPTAP_CONFIG") or None
+        return Path(named) if named is not None else None
+
+    def reader(self) -> Reader:
+        """The record that the options point at."""
+        return Reader(self.data_dir if self.data_dir is not None else self.settings().store.path)
+
+
+def _whole(settings: Settings) -> Settings:
+    """The same settings, with the policies' own options found right. Raises ConfigError."""
+    rulebook.chain(settings)
+    return settings
+
+
+def common(command: Command) -> Command:
+    """Give a command the common options; it receives them as ``common: Common``."""
+
+    def wrapped(*args: Any, config: Path | None, data_dir: Path | None, json: bool, **kwargs: Any) -> Any:
+        context = click.get_current_context()
+        given = context.find_object(Common) or Common()
+        own = replace(
+            given,
+            config=config or given.config,
+            data_dir=data_dir or given.data_dir,
+            json=json or given.json,
+        )
+        return command(*args, common=own, **kwargs)
+
+    wrapped.__doc__ = command.__doc__
+    wrapped.__name__ = command.__name__
+    described = getattr(command, "__click_params__", [])
+    wrapped.__click_params__ = described  # type: ignore[attr-defined]
+    return common_options(wrapped)  # type: ignore[return-value]
+
+
+def common_options(command: Callable[..., Any], *, environment: bool = False) -> Callable[..., Any]:
+    """The three options themselves. ``environment``: also read from the variables (once, at the top)."""
+    path = click.Path(path_type=Path)
+    options = (
+        click.option("--json", "json", is_flag=True, help="Answer in JSON."),
+        click.option(
+            "--data-dir", type=path, metavar="DIR", help="Where the record lies.",
+            envvar="LOOPTAP_DATA_DIR" if environment else None,
+        ),
+        click.option(
+            "--config", type=path, metavar="FILE", help="The configuration (YAML).",
+            envvar="LOOPTAP_CONFIG" if environment else None,
+        ),
+    )  # fmt: skip
+    for option in options:
+        command = option(command)
+    return command
+
+
+def out(lines: Iterable[Text]) -> None:
+    """Lines to stdout, drawn for whoever reads them."""
+    open_screen(sys.stdout, os.environ).write(lines)
+
+
+def out_json(value: Any) -> None:
+    """A JSON value and a newline to stdout."""
+    sys.stdout.buffer.write(orjson.dumps(value) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def live(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run asynchronous work to its end, on the event loop that the proxy likes best."""
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(work)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise Failed(f"{error.strerror}; --listen and --admin choose other ports") from None
+        raise
+
+
+def note(text: str) -> None:
+    """A line for the person at the terminal, beside the output."""
+    click.echo(text, err=True)
+
+
+class _Enough(Exception):
+    """Whoever read our output has gone."""
+
+
+class _Interrupted(Exception):
+    """Ctrl-C."""
+
+
+class Commands(click.Group):
+    """A group that leaves two endings to us for which click has answers of its own."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run the command that was named."""
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            raise _Enough from None
+        except KeyboardInterrupt:
+            raise _Interrupted from None
+
+
+def run(command: click.Command, arguments: list[str] | None) -> NoReturn:
+    """Run the command line and end the process with its exit code."""
+    try:
+        code = command.main(arguments, prog_name="looptap", standalone_mode=False)
+        sys.stdout.flush()
+    except (_Enough, BrokenPipeError):
+        # Whoever read us has enough. Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except (click.Abort, _Interrupted, KeyboardInterrupt):
+        code = INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()  # the help itself, in its lines
+        code = BAD_USAGE
+    except click.UsageError as error:
+        code = _fail(_usage(error), BAD_USAGE)
+    except click.ClickException as error:
+        code = _fail(error.format_message(), error.exit_code)
+    except ConfigError as error:
+        more = f" (and {len(error.problems) - 1} more: looptap check)" if len(error.problems) > 1 else ""
+        code = _fail(f"{error.problems[0]}{more}", BAD_USAGE)
+    except (RecordMissing, NotRecorded, Ambiguous, BodyDamaged) as error:
+        code = _fail(str(error), FAILED)
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        code = _fail(f"{name}{error.strerror or error}", FAILED)
+    except Exception as error:  # noqa: BLE001 - the last resort: one line, not a traceback
+        if os.environ.get("LOOPTAP_DEBUG"):
+            traceback.print_exc()
+        code = _fail(f"internal error: {type(error).__name__}: {error} (LOOPTAP_DEBUG=1 shows where)", FAILED)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage(error: click.UsageError) -> str:
+    path = error.ctx.command_path if error.ctx is not None else "looptap"
+    return f"{error.format_message().rstrip('.')}. Try '{path} --help'"
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"looptap: {inert(message, 1000)}", err=True)
+    return code

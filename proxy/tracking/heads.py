@@ -1,0 +1,194 @@
+"""Thread heads as JSON: what it takes to go on with a thread in another process.
+
+A head holds a thread's identity, its running turn and its newest steps: enough that a restart in
+mid-turn continues the same turn, and that another instance knows the thread when its next request
+comes. It holds names (digests), ids, counters and the arguments of unanswered calls, no history.
+
+``head`` and ``revive`` are each other's inverse as far as the look-ups are concerned.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from decimal import Decimal
+from typing import Any
+
+from proxy.tracking.shelf import Shelf
+from proxy.tracking.threads import Bill, Call, Scope, Session, Step, Thread, Turn
+
+VERSION = 1
+_STEPS = 6
+"""Newest steps in a head: forks from further back need the process that saw them."""
+_TEXT = 4_000
+
+
+def head(thread: Thread, *, texts: bool = True) -> dict[str, Any]:
+    """A thread as JSON values, with the look-up keys under which it will be searched for.
+
+    Without ``texts`` it holds no content: names and counters alone find the thread again.
+    """
+    session, turn = thread.session, thread.turn
+    steps = [step for step in thread.steps[-_STEPS:] if step.started]
+    keys = {name.hex() for step in steps for name in (step.ask, step.reply) if name}
+    return {
+        "version": VERSION,
+        "id": thread.id,
+        "keys": sorted(keys),
+        "scope": thread.scope.name,
+        "session": {
+            "id": session.id,
+            "by": session.by,
+            "key": session.key,
+            "client": session.client,
+            "began_ns": session.began_ns,
+        },
+        "main": session.main is thread,
+        "kind": thread.kind,
+        "dialect": thread.dialect,
+        "parent": thread.parent,
+        "client_session": thread.client_session,
+        "agent": thread.agent,
+        "system": thread.system.hex(),
+        "tools": sorted(thread.tools),
+        "partial": thread.partial,
+        "epoch": thread.epoch,
+        "turns": thread.turns,
+        "step_count": thread.step_count,
+        "hint_turn": thread.hint_turn,
+        "conversation": thread.conversation,
+        "began_ns": thread.began_ns,
+        "last_ns": thread.last_ns,
+        "memories": {name: dict(memory) for name, memory in thread.memories.items()},
+        "turn": _turn(turn) if turn is not None else None,
+        "steps": [_step(step, texts) for step in steps],
+    }
+
+
+def revive(value: Mapping[str, Any], shelf: Shelf) -> Thread | None:
+    """Put a head back into memory; None where it is there already or of another version."""
+    if value.get("version") != VERSION or value["id"] in shelf.threads:
+        return None
+    scope = shelf.scope(value["scope"])
+    session = _session(value, scope)
+    thread = Thread(
+        id=value["id"],
+        scope=scope,
+        session=session,
+        kind=value["kind"],
+        dialect=value["dialect"],
+        parent=value["parent"],
+        client_session=value["client_session"],
+        agent=value["agent"],
+        system=bytes.fromhex(value["system"]),
+        tools=frozenset(value["tools"]),
+        partial=value["partial"],
+        epoch=value["epoch"],
+        turns=value["turns"],
+        hint_turn=value["hint_turn"],
+        conversation=value["conversation"],
+        began_ns=value.get("began_ns", value["last_ns"]),
+        last_ns=value["last_ns"],
+        memories=dict(value["memories"]),
+    )
+    if value["main"]:
+        session.main = thread
+    if thread.client_session is not None and thread.kind != "side":
+        scope.agents[thread.client_session, thread.agent] = thread
+    shelf.add(thread)
+    if value["turn"] is not None:
+        thread.turn = _revive_turn(value["turn"], thread)
+    for told in value["steps"]:
+        _revive_step(told, thread)
+    thread.step_count = value["step_count"]
+    if thread.conversation is not None and thread.last is not None:
+        scope.held[thread.conversation] = thread.last
+    shelf.weigh(thread)
+    return thread
+
+
+def _session(value: Mapping[str, Any], scope: Scope) -> Session:
+    told = value["session"]
+    key = (told["key"][0], told["key"][1]) if told["key"] is not None else None
+    known = scope.sessions.get(key) if key is not None else None
+    known = known or next((t.session for t in scope.threads.values() if t.session.id == told["id"]), None)
+    if known is not None:
+        return known
+    session = Session(told["id"], told["by"], key, told["client"], value["last_ns"])
+    session.began_ns = told.get("began_ns", value["last_ns"])
+    if key is not None:
+        scope.sessions[key] = session
+    return session
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    return {
+        "id": turn.id,
+        "index": turn.index,
+        "open": turn.open,
+        "cause": turn.cause,
+        "by": turn.by,
+        "steps": turn.steps,
+        "bill": _bill(turn.bill),
+        "began_ns": turn.began_ns,
+        "last_ns": turn.last_ns,
+        "refused_ns": turn.refused_ns,
+    }
+
+
+def _revive_turn(value: Mapping[str, Any], thread: Thread) -> Turn:
+    return Turn(thread=thread, **{**value, "bill": _revive_bill(value["bill"])})
+
+
+def _bill(bill: Bill) -> dict[str, Any]:
+    return {"tokens": dict(bill.tokens), "usd": format(bill.usd, "f"), "quality": bill.quality}
+
+
+def _revive_bill(value: Mapping[str, Any]) -> Bill:
+    return Bill(dict(value["tokens"]), Decimal(value["usd"]), value["quality"])
+
+
+_STEP_FACTS = (
+    "id", "index", "epoch", "matched_by", "place", "exchange", "number", "arrived_ns", "started", "attempts",
+    "outcome", "whole", "response_id", "stop_reason", "model", "ended_ns", "closed",
+)  # fmt: skip
+
+
+def _step(step: Step, texts: bool) -> dict[str, Any]:
+    return {
+        **{name: getattr(step, name) for name in _STEP_FACTS},
+        "ask": step.ask.hex(),
+        "reply": step.reply.hex() if step.reply is not None else None,
+        "said": step.said.hex(),
+        "text": step.text[:_TEXT] if texts else "",
+        "running": step.turn is step.thread.turn,
+        "bill": _bill(step.bill),
+        "calls": [
+            {
+                **{field.name: getattr(call, field.name) for field in fields(Call) if field.name != "digest"},
+                "arguments": call.arguments[:_TEXT] if texts and not call.answered else "",
+                "digest": call.digest.hex(),
+            }
+            for call in step.calls
+        ],
+    }
+
+
+def _revive_step(value: Mapping[str, Any], thread: Thread) -> None:
+    turn = thread.turn
+    if turn is None or not value["running"]:
+        turn = Turn("", -1, thread, open=False)
+    step = Step(
+        thread=thread,
+        turn=turn,
+        ask=bytes.fromhex(value["ask"]),
+        reply=bytes.fromhex(value["reply"]) if value["reply"] is not None else None,
+        said=bytes.fromhex(value["said"]),
+        text=value["text"],
+        bill=_revive_bill(value["bill"]),
+        calls=[Call(**{**call, "digest": bytes.fromhex(call["digest"])}) for call in value["calls"]],
+        **{name: value[name] for name in _STEP_FACTS},
+    )
+    if step.outcome is None:
+        step.outcome = "cut"  # its answer went down with the process that waited for it
+    thread.scope.add_step(step)
+    if step.whole:
+        thread.scope.add_reply(step)

@@ -1,0 +1,119 @@
+"""Whether a message that came back is the reply that went out, though the client rewrote it.
+
+Libraries cut a reply at ``Observation:``, pass structured output back as text, take ``<think>``
+out or put it in, turn a tool call into prose, keep only the first of several calls, or write
+``[empty string]`` where nothing was said. Pure comparisons of text; no state, no index.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.model import Item, ModelRequest
+from proxy.tracking.threads import CLIPPED, Call, Step, joins
+
+_THINK = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
+_NOTHING = re.compile(r"^[\s\[\](){}.]*(empty|no content|none|null)?[\s\w\[\](){}.]{0,12}$", re.IGNORECASE)
+_SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
+_ENOUGH = 24
+"""Characters from which a quotation is evidence and no accident."""
+
+
+def reply_text(items: Sequence[Item]) -> str:
+    """The visible text of a reply or of an assistant message, clipped."""
+    text = "\n".join(item.text for item in items if item.kind == "text" and item.text)
+    return text[:CLIPPED]
+
+
+def resembles(step: Step, came_back: Sequence[Item]) -> bool:
+    """Whether assistant items read as what this step's reply said."""
+    calls = [item for item in came_back if item.kind == "tool_call"]
+    if _share_calls(step.calls, calls):
+        return True
+    text = _plain(reply_text(came_back))
+    sent = _plain(step.text)
+    if not sent and not step.calls:
+        return _NOTHING.match(text) is not None
+    if text and sent and (text.startswith(sent) or sent.startswith(text) or text in sent or sent in text):
+        return True
+    return any(_tells(call, text) for call in step.calls)
+
+
+def _share_calls(known: Sequence[Call], calls: Sequence[Item]) -> bool:
+    ids = {name for call in known for name in (call.call_id, call.item_id) if name}
+    digests = {call.digest for call in known if call.digest}
+    return any(
+        item.call_id in ids or item.item_id in ids or (item.digest and item.digest in digests)
+        for item in calls
+    )
+
+
+def _tells(call: Call, text: str) -> bool:
+    """A call told as text: its id or arguments stand in it, or the text is its arguments."""
+    if not text:
+        return False
+    if call.call_id is not None and joins(call.call_id) and call.call_id in text:
+        return True
+    if call.arguments and len(call.arguments) > 2:
+        if call.arguments in text:
+            return True
+        if text[:1] in "[{":
+            return bool(_value(text) == _value(call.arguments))
+    return False
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _plain(text: str) -> str:
+    return " ".join(_THINK.sub(" ", text).split())
+
+
+def opening(request: ModelRequest, most: int = 4) -> list[str]:
+    """The user texts that a request begins with (before any assistant), shortest evidence last."""
+    texts: list[str] = []
+    for message in request.messages:
+        if message.role == "assistant" or len(texts) >= most:
+            break
+        texts.extend(item.text for item in message.items if item.kind == "user" and item.text.strip())
+    return texts
+
+
+def quotes(texts: Sequence[str], reply: str) -> bool:
+    """Whether a new history's first texts carry an earlier reply (a summary of what was)."""
+    for part in (reply, *(match[1] for match in _SUMMARY.finditer(reply))):
+        if repeats(texts, part.strip()):
+            return True
+    return False
+
+
+def repeats(texts: Sequence[str], words: str) -> bool:
+    """Whether texts carry words that are long enough to be no accident."""
+    return len(words) >= _ENOUGH and any(words in text for text in texts)
+
+
+def as_argument(text: str) -> str:
+    """How a text stands in the canonical arguments of a call."""
+    return json.dumps(text.strip(), ensure_ascii=False)
+
+
+def tasked(written: Sequence[str], call: Call) -> bool:
+    """Whether a new history's first texts (``as_argument``) are what a pending call hands on."""
+    arguments = call.arguments
+    return any(
+        text in arguments or (len(text) > _ENOUGH and text[1:-1] in arguments)
+        for text in written
+        if len(text) <= len(arguments) + 2
+    )
+
+
+def shared_lines(texts: Sequence[str], reply: str) -> bool:
+    """Whether texts repeat whole lines of a reply (a commit message call quotes the edit)."""
+    lines = {line.strip().lstrip("+-> ") for line in reply.splitlines()}
+    lines = {line for line in lines if len(line) >= _ENOUGH}
+    return any(line in text for line in lines for text in texts)

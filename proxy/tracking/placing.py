@@ -1,0 +1,467 @@
+"""Whose is this request? The search for the thread that a request continues.
+
+The order of evidence: history held by the provider (by id), the longest known history prefix,
+a known reply among the assistant messages, a known call id, the client's own ids. What is found
+is answered as a ``Match``:
+
+============  ======================================================================
+relation      meaning
+============  ======================================================================
+``attempt``   the same request again, after an earlier one came to nothing
+``continue``  the thread's newest state goes on (perhaps with its reply rewritten)
+``epoch``     the same thread with another history (summary, truncation, rewrite)
+``fork``      another continuation of a state that has gone on already
+``sibling``   the same request again though the earlier one succeeded
+``new``       nothing known
+============  ======================================================================
+
+Pure: reads the index and changes nothing. Ids narrow the search; they never override content that
+contradicts them. No search crosses a scope.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from proxy.model import Item, MatchedBy, Message, ModelRequest
+from proxy.reading.library import SEED, fold
+from proxy.tracking.likeness import (
+    as_argument,
+    opening,
+    quotes,
+    repeats,
+    reply_text,
+    resembles,
+    shared_lines,
+    tasked,
+)
+from proxy.tracking.threads import CLIPPED, Call, Scope, Step, Thread, instructions, joins, said, same_client
+
+Relation = Literal["attempt", "continue", "epoch", "fork", "sibling", "new"]
+
+_RUNS = 16
+"""Assistant runs looked up by content, from the end of the history."""
+_AGAIN = 16
+"""Equal requests looked at, newest first, that the client's ids do not rule out."""
+_SAYS_ENOUGH = 16
+"""Characters of a reply from which its return is evidence by itself."""
+_AS_SENT = 6
+"""Rank of a thread whose newest reply came back as it was sent."""
+_FRESH_NS = 900_000_000_000
+_BESIDE_NS = 10_000_000_000
+
+_AGENTS = frozenset(
+    {"claude-code", "codex", "gemini-cli", "opencode", "qwen-code", "cline", "pi", "aider", "crush"}
+)
+"""Clients that are finished agents: their model calls without any tool are side calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What the search found."""
+
+    relation: Relation
+    step: Step | None = None
+    by: MatchedBy = "prefix"
+    known: int = 0
+    """Leading messages of the request that are known history (with the reply)."""
+    rewritten: bool = False
+    """The reply came back as other words."""
+
+    @property
+    def thread(self) -> Thread | None:
+        """The thread that was found."""
+        return self.step.thread if self.step is not None else None
+
+
+NEW = Match("new")
+
+
+def ask_of(scope: Scope, request: ModelRequest) -> bytes:
+    """Name of the history that a request sends; one of system text alone is named by that text."""
+    base = scope.held.get(request.held) if request.held is not None else None
+    if base is not None:
+        before = base.reply or base.ask
+        return fold(before, [item for message in request.messages for item in message.items])
+    last = request.chain[-1] if request.chain else SEED
+    return last if last != SEED else b"system" + instructions(request)
+
+
+def search(scope: Scope, request: ModelRequest, ask: bytes, now_ns: int) -> Match:
+    """Find what a request continues."""
+    if request.held is not None:
+        return _held(scope, request, ask)
+    found = _by_prefix(scope, request, ask)
+    if found is None or found.relation in ("sibling", "fork", "epoch"):
+        found = _summed_up(scope, request) or found
+    if found is not None and found.relation == "fork":
+        found = _rewritten(scope, request, found) or found
+    return (
+        found
+        or _by_content(scope, request)
+        or _by_calls(scope, request)
+        or _by_summary(scope, request, now_ns)
+        or _by_hints(scope, request)
+        or NEW
+    )
+
+
+def _rewritten(scope: Scope, request: ModelRequest, fork: Match) -> Match | None:
+    """What looks like a fork from long ago may be a history rewritten in its middle (old results cleared):
+    it is where the thread's newest reply or calls still follow."""
+    for match in (_by_content(scope, request), _by_calls(scope, request)):
+        if match is not None and match.thread is fork.thread and match.known > fork.known:
+            return match
+    return None
+
+
+# -- history held by the provider
+
+
+def _held(scope: Scope, request: ModelRequest, ask: bytes) -> Match:
+    base = scope.held.get(request.held or "")
+    if base is None:
+        return NEW
+    again = [step for step in scope.asks.get(ask, ()) if step.in_vain]
+    if again:
+        return Match("attempt", again[-1], known=len(request.messages))
+    return Match("continue" if base.thread.newest(base) else "fork", base)
+
+
+# -- the longest known prefix
+
+
+def _by_prefix(scope: Scope, request: ModelRequest, ask: bytes) -> Match | None:
+    chain = request.chain
+    again = _again(scope, request, ask)
+    if again is not None and again.relation == "attempt":
+        return again
+    at = len(chain) - 1
+    while at >= 0:
+        name = chain[at]
+        if name != SEED and (name in scope.replies or name in scope.asks):
+            options = [*_after_reply(scope, request, name, at), *_after_ask(scope, request, name, at)]
+            if options:
+                rank, best = _best(options, request)
+                goes_on = rank >= _AS_SENT or best.relation == "continue"
+                # a repeated request may go on with one of several equal threads: that which has not yet
+                return best if again is None or goes_on else again
+        while at >= 0 and chain[at] == name:
+            at -= 1  # messages outside identity have the name of what precedes them
+    return again
+
+
+def _best(options: Sequence[tuple[int, Match]], request: ModelRequest) -> tuple[int, Match]:
+    """Among equal histories decide: the client's ids, call ids, who has not gone on yet, the latest."""
+    if len(options) == 1:
+        return options[0]
+    start = max(0, min(match.known for _, match in options) - 8)
+    ids = {item.call_id for message in request.messages[start:] for item in message.items if item.call_id}
+
+    def order(option: tuple[int, Match]) -> tuple[bool, int, int, int]:
+        rank, match = option
+        step = match.step
+        assert step is not None
+        client = same_client(step.thread, request.hints) is True
+        return client, _shared_ids(step, ids), rank, step.ended_ns or step.arrived_ns
+
+    return max(options, key=order)
+
+
+def _shared_ids(step: Step, ids: set[str]) -> int:
+    """1: the request names calls of this step; -1: it names none of its unmistakable ones; else 0."""
+    names = {name for call in step.calls for name in (call.call_id, call.item_id) if name}
+    if names & ids:
+        return 1
+    return -1 if ids and any(joins(name) for name in names) else 0
+
+
+def _again(scope: Scope, request: ModelRequest, ask: bytes) -> Match | None:
+    """The very same history was sent before."""
+    hints, whole = request.hints, len(request.messages)
+    best: Match | None = None
+    seen = 0
+    for step in reversed(scope.asks.get(ask, ())):
+        thread = step.thread
+        if same_client(thread, hints) is False:
+            continue
+        seen += 1
+        if seen > _AGAIN:
+            break
+        repeated = step.in_vain or bool(hints.retry)
+        if repeated and thread.newest(step) and (step.index > 0 or _same_begin(thread, request)):
+            return Match("attempt", step, known=whole)
+        best = best or Match("sibling", step, known=whole)
+    return best
+
+
+def _same_begin(thread: Thread, request: ModelRequest) -> bool:
+    """Instructions and tools break the tie of equal first messages; either may change in a retry."""
+    if same_client(thread, request.hints):
+        return True
+    return thread.system == instructions(request)
+
+
+def _after_reply(scope: Scope, request: ModelRequest, name: bytes, at: int) -> Iterator[tuple[int, Match]]:
+    for step in scope.replies.get(name, ()):
+        if step.reply == step.ask:
+            continue  # an empty reply is told from its request below
+        yield _went_on(step, request, at + 1, rewritten=False, rank=_AS_SENT)
+
+
+def _went_on(
+    step: Step, request: ModelRequest, known: int, *, rewritten: bool, rank: int
+) -> tuple[int, Match]:
+    """A state that is continued: by its own thread if nothing came of what followed, else by a fork."""
+    if same_client(step.thread, request.hints) is not False and step.thread.newest(step):
+        return rank, Match("continue", step, known=known, rewritten=rewritten)
+    return 2, Match("fork", step, known=known, rewritten=rewritten)
+
+
+def _after_ask(scope: Scope, request: ModelRequest, name: bytes, at: int) -> Iterator[tuple[int, Match]]:
+    """What was sent is known, and something other than the reply as we read it follows."""
+    came_back, behind = _run(request.messages, at + 1)
+    after = request.messages[at + 1 :]
+    follows = any(item.digest and item.kind != "system" for message in after for item in message.items)
+    if not follows and not came_back:
+        return  # the very same request
+    past = any(message.role == "assistant" for message in request.messages[: at + 1])
+    for step in scope.asks.get(name, ()):
+        thread = step.thread
+        client = same_client(thread, request.hints)
+        if came_back:
+            if step.whole and resembles(step, came_back):
+                yield _went_on(step, request, behind, rewritten=True, rank=5)
+            elif client is not False and thread.newest(step) and _replaced(step, came_back, past or client):
+                yield 3 if step.whole else 4, Match("continue", step, known=behind, rewritten=True)
+        elif step.reply == step.ask or (step.whole and not step.said):
+            yield _went_on(step, request, at + 1, rewritten=False, rank=5)
+        elif client is not False and thread.newest(step) and (step.in_vain or (step.running and client)):
+            yield 4, Match("continue", step, known=at + 1)
+        elif client and thread.newest(step):
+            yield 3, Match("epoch", step, known=at + 1)
+
+
+def _replaced(step: Step, came_back: Sequence[Item], certain: bool | None) -> bool:
+    """Whether other words than the reply's may stand in its place: nothing else explains the history.
+
+    A first message may be that of many conversations; a history with a past is one conversation's.
+    """
+    if not step.whole or certain or step.index > 0:
+        return True
+    return bool(step.calls) == any(item.kind == "tool_call" for item in came_back)
+
+
+def _run(messages: Sequence[Message], start: int) -> tuple[list[Item], int]:
+    """The assistant items that stand at a place, and where what follows them begins."""
+    items: list[Item] = []
+    at = start
+    while at < len(messages):
+        message = messages[at]
+        spoken = [item for item in message.items if item.role == "assistant"]
+        if not spoken and any(item.digest and item.kind != "system" for item in message.items):
+            break
+        if not spoken and items and message.items:
+            break
+        items.extend(spoken)
+        at += 1
+    return items, at if items else start
+
+
+# -- content, call ids
+
+
+def _by_content(scope: Scope, request: ModelRequest) -> Match | None:
+    """A reply that we know, or a summary block of one, stands among the assistant messages."""
+    for items, behind in _runs(request.messages):
+        names = [item.digest for item in items if item.kind == "compaction" and item.digest]
+        if len(reply_text(items)) >= _SAYS_ENOUGH or any(item.kind == "tool_call" for item in items):
+            names.append(said(items))
+        for name in names:
+            for step in scope.by_sayings(name):
+                match = _found(scope, step, request, "content", behind)
+                if match is not None:
+                    return match
+    return None
+
+
+def _by_calls(scope: Scope, request: ModelRequest) -> Match | None:
+    """A call or a result names a call that we know."""
+    seen = 0
+    for at in range(len(request.messages) - 1, -1, -1):
+        for item in request.messages[at].items:
+            if item.kind not in ("tool_call", "tool_result") or item.call_id is None:
+                continue
+            seen += 1
+            for step in scope.by_call(item.call_id):
+                _, behind = _run(request.messages, at)
+                match = _found(scope, step, request, "call_ids", behind)
+                if match is not None:
+                    return match
+        if seen > _RUNS:
+            break
+    return None
+
+
+def _found(scope: Scope, step: Step, request: ModelRequest, by: MatchedBy, behind: int) -> Match | None:
+    thread = step.thread
+    if thread.kind == "side":  # its words stand in for the history that it summed up
+        subject = _subject(scope, step)
+        if subject is None or subject.last is None or same_client(subject, request.hints) is False:
+            return None
+        return Match("epoch", subject.last, by, behind)
+    client = same_client(thread, request.hints)
+    if client is False:
+        return None
+    if client or thread.newest(step):
+        return Match("epoch", step, by, behind)
+    return Match("fork", step, by, behind)
+
+
+def _runs(messages: Sequence[Message]) -> Iterator[tuple[list[Item], int]]:
+    """Assistant runs from the end of a history, each with the place behind it."""
+    end = len(messages)
+    for _ in range(_RUNS):
+        while end > 0 and messages[end - 1].role != "assistant":
+            end -= 1
+        start = end
+        while start > 0 and (messages[start - 1].role == "assistant" or not messages[start - 1].items):
+            start -= 1
+        if start == end:
+            return
+        yield [item for message in messages[start:end] for item in message.items], end
+        end = start
+
+
+# -- a new list in the place of an old one
+
+
+def _summed_up(scope: Scope, request: ModelRequest) -> Match | None:
+    """The client had its thread summed up just before, and now begins a list that is not its newest."""
+    thread = _named(scope, request)
+    if thread is None or not thread.summed_up or thread.last is None:
+        return None
+    return Match("epoch", thread.last, "hint", _known_begin(request))
+
+
+def _by_summary(scope: Scope, request: ModelRequest, now_ns: int) -> Match | None:
+    """The first texts of a fresh list carry a reply that summed up what was before."""
+    if not request.tools or not scope.recent:
+        return None
+    texts = opening(request)
+    names = frozenset(tool.name for tool in request.tools)
+    for step in reversed(scope.recent):
+        if step.forgotten or now_ns - step.ended_ns > _FRESH_NS:
+            continue
+        thread = _subject(scope, step)
+        if thread is None or thread.last is None or same_client(thread, request.hints) is False:
+            continue
+        if _overlap(thread.tools, names) and len(step.text) > _SAYS_ENOUGH and quotes(texts, step.text):
+            if step.thread is thread and thread.system != instructions(request):
+                continue  # one agent's answer handed to another agent
+            return Match("epoch", thread.last, "content", _known_begin(request))
+    return None
+
+
+def _subject(scope: Scope, step: Step) -> Thread | None:
+    """The thread that a reply may be a summary of: a side call's parent, or its own."""
+    thread = step.thread
+    if thread.kind != "side":
+        return thread if thread.step_count > 1 else None
+    return scope.threads.get(thread.parent) if thread.parent is not None else None
+
+
+def _by_hints(scope: Scope, request: ModelRequest) -> Match | None:
+    """The client says which thread it is, and the request could be that agent's."""
+    thread = _named(scope, request)
+    if thread is None or thread.last is None:
+        return None
+    if not _overlap(thread.tools, frozenset(tool.name for tool in request.tools)):
+        return None
+    if task_of(scope, request) is not None:
+        return None
+    return Match("epoch", thread.last, "hint", _known_begin(request))
+
+
+def _named(scope: Scope, request: ModelRequest) -> Thread | None:
+    """The thread that the client names, where the request is one of the loop and not beside it."""
+    hints = request.hints
+    if hints.session is None or hints.kind in ("side", "compaction", "prewarm") or not request.tools:
+        return None
+    return scope.agents.get((hints.session, hints.agent))
+
+
+def _overlap(one: frozenset[str], other: frozenset[str]) -> bool:
+    return 2 * len(one & other) >= max(len(one), len(other)) > 0
+
+
+def _known_begin(request: ModelRequest) -> int:
+    """A fresh list's kept assistant messages are history; what follows them is new."""
+    _, behind = next(_runs(request.messages), ([], 0))
+    return behind
+
+
+# -- what kind of thread is born
+
+
+def task_of(scope: Scope, request: ModelRequest) -> tuple[Step, Call] | None:
+    """The pending call that this new history was begun for (a sub-agent's task)."""
+    if not scope.waiting:
+        return None
+    written = [as_argument(text) for text in opening(request) if len(text) < CLIPPED]
+    for step in reversed(scope.waiting.values()):
+        for call in step.pending:
+            if tasked(written, call):
+                return step, call
+    return None
+
+
+def asks_to_compact(request: ModelRequest) -> bool:
+    """Whether the request only wants the history summed up."""
+    return request.hints.kind == "compaction" or request.operation == "compact"
+
+
+def is_side_call(scope: Scope, request: ModelRequest) -> bool:
+    """Whether a request is no conversation of its own: by what it says, or by what it looks like.
+
+    A finished agent's call without tools is one when its reply is bound to a form, or when the
+    session has a main thread that does have tools.
+    """
+    hints = request.hints
+    if hints.kind in ("side", "compaction", "prewarm"):
+        return True
+    if hints.kind == "subagent" or request.tools or hints.client not in _AGENTS:
+        return False
+    main = scope.agents.get((hints.session, None)) if hints.session is not None else None
+    return request.output_schema or (main is not None and bool(main.tools))
+
+
+def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
+    """The running thread that an unnamed tool-less call of another model quotes.
+
+    Lines of its reply (a commit message), or, for an answer bound to a form, its task (a title).
+    """
+    if request.tools or request.hints.session is not None:
+        return None
+    texts = opening(request)
+    for step in reversed(scope.recent):
+        if now_ns - step.ended_ns > _BESIDE_NS:
+            break
+        thread = step.thread
+        if step.forgotten or thread.kind == "side":
+            continue
+        if step.model != request.model and shared_lines(texts, step.text):
+            return thread
+    for step in reversed(scope.waiting.values()) if request.output_schema else ():
+        if now_ns - step.ended_ns > _BESIDE_NS:
+            break
+        if step.model != request.model and _has_task(step.thread, texts):
+            return step.thread
+    return None
+
+
+def _has_task(thread: Thread, texts: Sequence[str]) -> bool:
+    """Whether texts carry what an agent was asked."""
+    if thread.request is None or not thread.tools or thread.kind == "side":
+        return False
+    return any(repeats(texts, asked.strip()) for asked in opening(thread.request))

@@ -1,0 +1,168 @@
+"""The tracker's state changes, put into words: one function per kind of ``Record``.
+
+Shapes only, no decisions. Names and values are the record's contract; ``trees`` builds the public
+tree from nothing else. ``data`` holds JSON values.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from proxy.model import Attempt, Exchange, Item, MatchedBy, Record
+from proxy.tracking.threads import Session, Step, Thread, Turn
+
+PREVIEW_CHARS = 200
+
+Emit = Callable[[Record], None]
+
+
+def session_start(session: Session, exchange: Exchange, now_ns: int) -> Record:
+    """A run of a client was seen for the first time."""
+    identity = exchange.identity
+    data: dict[str, Any] = {
+        "client": session.client,
+        "by": session.by,
+        "key": identity.key,
+        "team": identity.team,
+        "org": identity.org,
+        "labels": dict(identity.labels),
+    }
+    return Record(now_ns, "session/start", session.id, data=data)
+
+
+def thread_start(thread: Thread, exchange: Exchange, matched_by: MatchedBy, now_ns: int) -> Record:
+    """A history began."""
+    upstream = exchange.upstream
+    data: dict[str, Any] = {
+        "kind": thread.kind,
+        "partial": thread.partial,
+        "matched_by": matched_by,
+        "dialect": thread.dialect,
+        "upstream": upstream.name if upstream is not None else "",
+        "provider": upstream.provider if upstream is not None else "",
+    }
+    if thread.parent is not None:
+        data["parent"] = thread.parent
+    if thread.parent_turn is not None:
+        data["parent_turn"] = thread.parent_turn.id
+    if thread.agent is not None:
+        data["agent"] = thread.agent
+    return Record(now_ns, "thread/start", thread.session.id, thread.id, data=data)
+
+
+def turn_start(turn: Turn, now_ns: int) -> Record:
+    """User input opened a turn."""
+    return _of_turn(turn, now_ns, "turn/start", {"index": turn.index})
+
+
+def turn_resume(turn: Turn, now_ns: int) -> Record:
+    """An ended turn goes on after all."""
+    return _of_turn(turn, now_ns, "turn/resume", {})
+
+
+def turn_end(turn: Turn) -> Record:
+    """The agent owes nothing more, or will not do it."""
+    data: dict[str, Any] = {"cause": turn.cause, "steps": turn.steps, "usage": dict(turn.bill.tokens)}
+    data["cost_usd"] = turn.bill.cost_usd
+    data["cost_quality"] = turn.bill.quality
+    if turn.by is not None:
+        data["by"] = turn.by
+    return _of_turn(turn, turn.last_ns, "turn/end", data)
+
+
+def step_start(step: Step) -> Record:
+    """A model request goes out."""
+    data = {
+        "index": step.index,
+        "model": step.model,
+        "epoch": step.epoch,
+        "matched_by": step.matched_by,
+        "exchange": step.exchange,
+        "number": step.number,
+    }
+    return _of_step(step, step.arrived_ns, "step/start", data)
+
+
+def step_attempt(step: Step, number: int, exchange: Exchange, attempt: Attempt) -> Record:
+    """One exchange of a step is over."""
+    reply = attempt.reply
+    data: dict[str, Any] = {
+        "attempt": number,
+        "exchange": exchange.id,
+        "number": exchange.number,
+        "upstream": exchange.upstream.name if exchange.upstream is not None else "",
+        "outcome": attempt.outcome,
+        "status": attempt.status,
+        "model": reply.model or step.model,
+        "stop_reason": reply.stop_reason,
+        "response_id": reply.response_id,
+        "usage": reply.usage.public() if reply.usage is not None else {},
+        "cost_usd": format(attempt.cost.usd, "f") if attempt.cost.usd is not None else None,
+        "cost_quality": attempt.cost.quality,
+        "arrived_ns": attempt.arrived_ns,
+        "ended_ns": attempt.ended_ns,
+        "streaming": attempt.streaming,
+        "request_bytes": attempt.request_bytes,
+        "response_bytes": attempt.response_bytes,
+    }
+    if attempt.usage is not None and attempt.usage is not reply.usage:
+        data["estimate"] = attempt.usage.public()
+    if attempt.first_output_ns is not None:
+        data["first_output_ns"] = attempt.first_output_ns
+    if reply.error is not None:
+        error = reply.error
+        data["error"] = {"type": error.type, "message": error.message[:2_000], "code": error.code}
+    if isinstance(source := reply.extra.get("finish_source"), str):
+        data["finish_source"] = source
+    return _of_step(step, attempt.ended_ns, "step/attempt", data)
+
+
+def step_end(step: Step, now_ns: int) -> Record:
+    """All results have been seen, or the turn ended without them."""
+    data = {
+        "stop_reason": step.stop_reason,
+        "usage": dict(step.bill.tokens),
+        "cost_usd": step.bill.cost_usd,
+        "cost_quality": step.bill.quality,
+        "attempts": step.attempts,
+        "tool_calls": [{"id": call.id, "name": call.name} for call in step.calls],
+        "results_seen": sum(call.answered for call in step.calls),
+    }
+    return _of_step(step, now_ns, "step/end", data)
+
+
+def item(
+    step: Step, value: Item, direction: str, exchange: Exchange, now_ns: int, *, preview: bool, **more: Any
+) -> Record:
+    """One input or output. ``step`` is where it belongs, which for a result is the step that asked."""
+    data: dict[str, Any] = {
+        "direction": direction,
+        "role": value.role,
+        "kind": value.kind,
+        "form": value.form,
+        "chars": len(value.text) or len(value.arguments or ""),
+        "digest": value.digest.hex()[:16],
+        "exchange": exchange.id,
+        **more,
+    }
+    if value.tool is not None:
+        data["tool"] = value.tool
+    if value.call_id is not None:
+        data.setdefault("call_id", value.call_id)
+    if value.is_error:
+        data["is_error"] = True
+    if value.server:
+        data["server"] = True
+    if value.at:
+        data["at"] = list(value.at)
+    if preview and (value.text or value.arguments):
+        data["preview"] = (value.text or value.arguments or "")[:PREVIEW_CHARS]
+    return _of_step(step, now_ns, "item", data)
+
+
+def _of_turn(turn: Turn, now_ns: int, kind: str, data: dict[str, Any]) -> Record:
+    return Record(now_ns, kind, turn.thread.session.id, turn.thread.id, turn.id, data=data)
+
+
+def _of_step(step: Step, now_ns: int, kind: str, data: dict[str, Any]) -> Record:
+    thread = step.thread
+    return Record(now_ns, kind, thread.session.id, thread.id, step.turn.id, step.id, data)

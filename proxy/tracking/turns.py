@@ -1,0 +1,232 @@
+"""What a request does to its turn, and what a reply does to it.
+
+========================  =============================  ====================================
+in the delta              calls pending                  the turn
+========================  =============================  ====================================
+results of pending calls  yes                            goes on, also with text beside them
+only cancellations        yes, and user input follows    ends ``interrupted``; a new one opens
+user input                yes, none answered             ends ``superseded``; a new one opens
+user input                no                             a new one opens
+user input                no, but we refused 10 s ago    the refused turn goes on
+nothing of these          either                         goes on (pause, prefill, continuation)
+========================  =============================  ====================================
+
+A whole reply ends the turn when it leaves the client no call and is no pause. Failures end nothing:
+whether the client gives up shows only at its next input or when time passes.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from proxy.model import Cause, Item, ModelRequest, Outcome
+from proxy.tracking.placing import Match
+from proxy.tracking.threads import Call, Step, Thread
+
+JOINS_REFUSED_NS = 10_000_000_000
+
+_CAUSES: dict[str, Cause] = {
+    "max_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "length": "max_tokens",
+    "model_length": "max_tokens",
+    "refusal": "refusal",
+    "sensitive": "content_filter",
+    "content_filter": "content_filter",
+    "content_filtered": "content_filter",
+    "safety": "content_filter",
+    "recitation": "content_filter",
+    "blocklist": "content_filter",
+    "prohibited_content": "content_filter",
+    "spii": "content_filter",
+    "image_safety": "content_filter",
+    "image_prohibited_content": "content_filter",
+    "model_armor": "content_filter",
+    "language": "content_filter",
+    "model_context_window_exceeded": "context_window",
+    "context_length_exceeded": "context_window",
+}
+"""Stop reasons of all dialects, in lower case; what is not here completes."""
+
+_PAUSES = frozenset({"pause_turn", "compaction", "requires_continuation", "queued", "in_progress"})
+_GIVEN_UP = re.compile(
+    r"(request interrupted by user|user doesn't want to (proceed|take this action)"
+    r"|tool use was rejected"
+    r"|(tool|operation|command|request) (call )?(was )?(cancell?ed|aborted|declined|rejected) by (the )?user"
+    r"|user (cancell?ed|aborted|declined|rejected|interrupted)|^aborted( by user.*)?$"
+    r"|interrupted by (the )?user)",
+    re.IGNORECASE,
+)
+"""What clients write into the results of calls that they never ran to the end."""
+
+Move = Literal["goes_on", "new", "superseded", "interrupted", "joins"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a request newly brings."""
+
+    items: tuple[Item, ...]
+    answers: tuple[tuple[Item, Step, Call], ...]
+    """Results with the calls that they answer."""
+
+    @property
+    def has_input(self) -> bool:
+        """Whether a user (or the harness in the user's name) said something."""
+        return any(item.kind in ("user", "media") and item.role == "user" for item in self.items)
+
+
+def pair(
+    items: Sequence[Item], pending: Sequence[tuple[Step, Call]], aliases: dict[str, Call], *, guess: bool
+) -> Delta:
+    """Pair the results in a delta with pending calls: by id, else by name and place.
+
+    ``aliases`` maps ids that the client made up to calls. ``guess`` allows pairing
+    by place, for providers that give no ids.
+    """
+    left = list(pending)
+    answers: list[tuple[Item, Step, Call]] = []
+    strangers: list[Item] = []
+    for item in items:
+        if item.kind != "tool_result" or item.server:
+            continue
+        found = next((entry for entry in left if _answers(item, entry[1], aliases)), None)
+        if found is None:
+            strangers.append(item)
+            continue
+        left.remove(found)
+        answers.append((item, *found))
+    for item in strangers if guess else ():
+        found = next((entry for entry in left if entry[1].call_id is None or not _known(item, pending)), None)
+        named = next((entry for entry in left if entry[1].name == item.tool), None)
+        chosen = named if named is not None else found if item.tool is None else None
+        if chosen is not None:
+            left.remove(chosen)
+            answers.append((item, *chosen))
+    return Delta(tuple(items), tuple(answers))
+
+
+def _answers(item: Item, call: Call, aliases: dict[str, Call]) -> bool:
+    name = item.call_id
+    if name is None:
+        return False
+    if name in (call.call_id, call.item_id):
+        return True
+    if call.call_id is not None and name.endswith(":" + call.call_id):
+        return True
+    return aliases.get(name) is call
+
+
+def _known(item: Item, pending: Sequence[tuple[Step, Call]]) -> bool:
+    return any(item.call_id in (call.call_id, call.item_id) for _, call in pending if item.call_id)
+
+
+def alias(came_back: Sequence[Item], calls: Sequence[Call]) -> dict[str, Call]:
+    """Ids that the client gave to calls which had none (or others), by order and name."""
+    aliases: dict[str, Call] = {}
+    left = list(calls)
+    for item in came_back:
+        if item.kind != "tool_call" or item.call_id is None:
+            continue
+        call = next((c for c in left if c.name == item.tool), None)
+        if call is not None:
+            left.remove(call)
+            aliases[item.call_id] = call
+    return aliases
+
+
+def move(
+    delta: Delta,
+    *,
+    pending: bool,
+    turn_open: bool,
+    since_refusal_ns: int | None,
+    continues: bool,
+) -> Move:
+    """What a request does to the newest turn of its thread (the table above).
+
+    ``continues``: the client itself says that its turn goes on.
+    """
+    given_up = [item for item, _, _ in delta.answers if _GIVEN_UP.search(item.text[:400])]
+    if delta.answers and len(given_up) == len(delta.answers) and delta.has_input:
+        return "interrupted"
+    if delta.answers:
+        return "goes_on"
+    if not delta.has_input or continues:
+        return "goes_on"
+    if since_refusal_ns is not None and since_refusal_ns <= JOINS_REFUSED_NS:
+        return "joins"
+    return "superseded" if pending and turn_open else "new"
+
+
+def ending(reply: Outcome) -> Cause | None:
+    """Why a whole reply ends its turn; None: it does not."""
+    reason = (reply.stop_reason or "").lower()
+    detail = reply.extra.get("incomplete_reason") or reply.extra.get("incomplete_details")
+    if isinstance(detail, dict):
+        detail = detail.get("reason")
+    if reply.tool_calls or reason in _PAUSES:
+        return None
+    if reason == "incomplete" and isinstance(detail, str):
+        reason = detail.lower()
+    return _CAUSES.get(reason, "completed")
+
+
+def delta_of(
+    request: ModelRequest, match: Match, pending: Sequence[tuple[Step, Call]], base: Step | None
+) -> Delta:
+    """What a request brings beyond the known history, with its results paired."""
+    known = match.known if match.relation not in ("new", "sibling") else 0
+    items = tuple(
+        item for message in request.messages[known:] for item in message.items if item.role != "assistant"
+    )
+    came_back = [item for message in request.messages[max(0, known - 32) : known] for item in message.items]
+    at = len(came_back)
+    while at > 0 and came_back[at - 1].role == "assistant":
+        at -= 1
+    aliases = alias(came_back[at:], base.calls) if base is not None else {}
+    return pair(items, pending, aliases, guess=match.relation != "epoch" or known > 0)
+
+
+def repeated(thread: Thread, base: Step, delta: Delta) -> Step | None:
+    """The step in vain that this request asks again, with its results in another form and no new input."""
+    last = thread.last
+    if last is None or last is base or not last.in_vain or delta.has_input or delta.answers:
+        return None
+    brings = [item for item in delta.items if item.kind == "tool_result"]
+    return last if brings and base.calls and not base.pending else None
+
+
+def since_refusal(thread: Thread, now_ns: int) -> int | None:
+    """How long ago we last refused a request of the thread's newest turn."""
+    turn = thread.turn
+    return now_ns - turn.refused_ns if turn is not None and turn.refused_ns is not None else None
+
+
+def goes_on(thread: Thread, match: Match, hint_turn: str | None) -> bool:
+    """Whether a rewritten history goes on with the running turn: the client says so, or it owes work."""
+    turn = thread.turn
+    if match.relation != "epoch" or turn is None:
+        return False
+    if hint_turn is not None and thread.hint_turn is not None:
+        return hint_turn == thread.hint_turn
+    last = thread.last
+    return turn.open and match.by in ("hint", "prefix") and last is not None and bool(last.calls)
+
+
+def left_open(last: Step | None) -> tuple[Cause, str | None]:
+    """Why a turn that is still open, with this as its last step, has come to nothing."""
+    if last is not None and last.in_vain:
+        return ("interrupted", "user") if last.outcome == "client_gone" else ("error", None)
+    return "superseded", None
+
+
+_REACHED: frozenset[Cause] = frozenset(
+    {"steps", "tokens", "spend", "wall_clock", "calls", "tool_retries", "interrupted"}
+)
+
+
+def refusal_cause(name: str) -> Cause:
+    """The cause of a turn that a refusal ends: the budget that was reached, else a policy."""
+    return next((cause for cause in _REACHED if cause == name), "policy")

@@ -1,0 +1,6 @@
+"""HTTP/1.1 on both sides, byte for byte.
+
+``incoming`` and ``reader`` take requests, ``routes`` picks the upstream, ``upstream`` and ``dial``
+are the other side, ``relay`` passes the answer on, ``heads`` writes heads, ``answers`` speaks for
+us, ``guard`` keeps a fault of the thinking part away from the traffic.
+"""
