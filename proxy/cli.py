@@ -184,7 +184,7 @@ def serve_command(common: Common, listen: str | None, admin: str | None, urls: t
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the record there.")
 @common
 def demo_command(common: Common, keep: Path | None) -> None:
-    """No key, no network: a scripted model and five agents through a real proxy, then their trees.
+    """No key, no network: scripted model and agents through a real proxy, then their trees, and an incident.
 
     \b
     looptap demo
@@ -195,15 +195,17 @@ def demo_command(common: Common, keep: Path | None) -> None:
     if not common.json:
         note("five agents, one scripted model, one proxy: a few seconds…")
     with demo.data_dir(keep) as place:
-        live(demo.perform(place, warn))
+        after = live(demo.perform(place))
         with Reader(place) as reader:
-            album, scenes = demo.scenes(reader)
+            album, scenes, stories = demo.scenes(reader, after)
     if common.json:
         told = [{"agent": s.agent.name, "lesson": s.agent.lesson, "sessions": s.sessions} for s in scenes]
-        out_json({"scenes": told, "findings": album.forest.findings})
+        happened = [story.public() for story in stories]
+        out_json({"scenes": told, "findings": album.forest.findings, "incident": happened, "log": after.log})
         return
     screen = open_screen(sys.stdout, os.environ)
     screen.write(demo.draw(album, scenes, screen))
+    screen.write(demo.incident.draw(stories, after.log))
     if keep is not None:
         note(f"the record is kept: looptap --data-dir {keep} show")
 

@@ -106,7 +106,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert (done.returncode, done.stderr) == (0, "")
     answer = json.loads(done.stdout)
     scenes = {scene["agent"]: scene["sessions"] for scene in answer["scenes"]}
-    return {"place": place, "findings": answer["findings"], **scenes}
+    incident = {story["customer"]: story for story in answer["incident"]}
+    return {
+        "place": place, "findings": answer["findings"], "incident": incident, "log": answer["log"], **scenes,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -171,6 +174,22 @@ def test_the_runaway_and_the_forgetful_are_found_out(told: dict[str, Any]) -> No
     assert found[HEALTHY.name] == set()
 
 
+def test_in_the_incident_two_loops_end_before_twice_their_budget_and_the_third_customer_works(
+    told: dict[str, Any],
+) -> None:
+    happened = told["incident"]
+    assert {name: story["ended_by"] for name, story in happened.items()} == {
+        "acme": "retries", "globex": "customer", "initech": None,
+    }  # fmt: skip
+    for name in ("acme", "globex"):
+        assert happened[name]["alerts"] == [1.0]
+        assert 20 <= float(happened[name]["cost_usd"]) < 40
+        assert f"budget '{happened[name]['ended_by']}'" in happened[name]["message"]
+        assert len([line for line in told["log"] if f"{name} has reached 100 %" in line]) == 1
+    assert (happened["initech"]["calls"], happened["initech"]["alerts"]) == (2, [])
+    assert len(told["log"]) == 4
+
+
 def _steps(sessions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         step for session in sessions for thread in session["threads"] for turn in thread["turns"]
@@ -212,5 +231,6 @@ def test_the_trees_are_printed_under_their_lessons() -> None:
     assert "\x1b" not in done.stdout
     for agent in AGENTS:
         assert agent.lesson in done.stdout
-    assert done.stdout.count("turn trn_") == len(AGENTS)
+    assert done.stdout.count("─ turn trn_") == len(AGENTS)
     assert done.stdout.count("deploy ") >= RUNAWAY.max_steps - 1
+    assert "stopped by retries" in done.stdout

@@ -1,11 +1,11 @@
-"""`looptap demo`: a scripted model and five agents through a real proxy, then the trees.
+"""`looptap demo`: a scripted model and five agents through a real proxy, then the trees, then an incident.
 
 No key and no network: the model stands on loopback, and so does the proxy, on ports of their
 own. Nothing is special about the proxy; it is the one that `serve` starts.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from proxy import app
 from proxy.config import BUILT_IN, Settings
+from proxy.demo import incident
 from proxy.demo.agents import AGENTS, Agent, play
 from proxy.demo.model import Stage
 from proxy.record import Reader
@@ -32,15 +33,27 @@ class Scene:
     sessions: tuple[Mapping[str, Any], ...]
 
 
-async def perform(data_dir: Path, warn: app.Warn) -> None:
-    """Let every agent work once, through a proxy that records into ``data_dir``."""
-    stage = Stage([agent.script for agent in AGENTS])
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """What the incident left behind outside the record."""
+
+    refused: Mapping[str, str | None]
+    """What each customer's agent was refused with."""
+    log: Sequence[str]
+    """What the proxy wrote to its log."""
+
+
+async def perform(data_dir: Path) -> Aftermath:
+    """Let every agent work once, then the incident happen, through a proxy that records into ``data_dir``."""
+    stage = Stage([agent.script for agent in (*AGENTS, *incident.CUSTOMERS)])
+    log: list[str] = []
     model_url = await stage.start()
     try:
-        running = await app.start(settings(model_url, data_dir), warn)
+        running = await app.start(settings(model_url, data_dir), log.append)
         try:
             for agent in AGENTS:
                 await play(agent, f"{running.data_url}/@{LABEL}={agent.name}")
+            return Aftermath(await incident.happen(running.data_url), log)
         finally:
             await running.stop(grace_s=1)
     finally:
@@ -48,24 +61,32 @@ async def perform(data_dir: Path, warn: app.Warn) -> None:
 
 
 def settings(model_url: str, data_dir: Path) -> Settings:
-    """The defaults, but for free ports, the scripted model and the place of the record."""
+    """The defaults, but for free ports, the scripted model, the place of the record and the caps."""
     upstreams = {
         name: BUILT_IN[name].model_copy(update={"url": model_url}) for name in ("anthropic", "openai")
     }
     store = {"path": str(data_dir), "record": "full"}
     return Settings.model_validate(
-        {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "upstreams": upstreams, "store": store}
+        {
+            "listen": "127.0.0.1:0",
+            "admin": "127.0.0.1:0",
+            "upstreams": upstreams,
+            "store": store,
+            "budgets": incident.BUDGETS,
+        }
     )
 
 
-def scenes(reader: Reader) -> tuple[Album, list[Scene]]:
-    """What the record holds of each agent."""
-    album = Album(record for _, record in reader.events())
+def scenes(reader: Reader, after: Aftermath) -> tuple[Album, list[Scene], list[incident.Story]]:
+    """What the record holds of each agent, and of the incident."""
+    records = [record for _, record in reader.events()]
+    album = Album(records)
     sessions = album.sessions()
-    return album, [
+    told = [
         Scene(agent, tuple(s for s in sessions if s.get("labels", {}).get(LABEL) == agent.name))
         for agent in AGENTS
     ]
+    return album, told, incident.stories(records, sessions, after.refused)
 
 
 def draw(album: Album, scenes: list[Scene], screen: Screen) -> Iterator[Text]:

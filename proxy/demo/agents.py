@@ -1,4 +1,4 @@
-"""The demo's agents: five small tool loops, as data, and the two loops that play them.
+"""The demo's agents: five small tool loops, as data, and the loops that play them.
 
 An agent here does what agents do: it sends the whole history, runs the tools that the reply
 asks for (all of one reply at the same time), appends the results and asks again until the reply
@@ -32,7 +32,8 @@ class Agent:
 
     name: str
     lesson: str
-    api: Literal["anthropic", "openai"]
+    api: Literal["anthropic", "openai", "text"]
+    """``text``: a ReAct loop over Anthropic Messages, whose calls and results are plain text."""
     model: str
     system: str
     script: Script
@@ -47,17 +48,18 @@ class _Stopped(Exception):
     """The API said no; a real agent shows the message and ends."""
 
 
-async def play(agent: Agent, base_url: str) -> None:
-    """Let the agent work at its task until it is done, refused, or at its limit."""
+async def play(agent: Agent, base_url: str) -> str | None:
+    """Let the agent work at its task until it is done, refused, or at its limit; what refused it."""
     headers = {"user-agent": f"demo-{agent.name}/1.0"}
     async with ClientSession(headers=headers) as http:
-        loop = _Anthropic(agent, base_url, http) if agent.api == "anthropic" else _Chat(agent, base_url, http)
+        loop = _LOOPS[agent.api](agent, base_url, http)
         try:
             for _ in range(agent.max_steps):
                 if not await loop.step():
-                    return
-        except _Stopped:
-            return
+                    return None
+        except _Stopped as no:
+            return str(no)
+    return None
 
 
 class _Anthropic:
@@ -72,21 +74,11 @@ class _Anthropic:
     async def step(self) -> bool:
         """One request and the tools it asks for; whether there is more to do."""
         agent = self._agent
-        body = {
-            "model": agent.model,
-            "max_tokens": 4096,
-            "system": agent.system,
-            "tools": [
-                {"name": name, "description": tool.about, "input_schema": {"type": "object"}}
-                for name, tool in agent.tools.items()
-            ],
-            "messages": self._messages,
-            "stream": agent.streams,
-            **agent.settings,
-        }
-        headers = {"x-api-key": "demo", "anthropic-version": "2023-06-01"}
-        async with self._http.post(self._url, json=body, headers=headers) as response:
-            content = await _anthropic_content(response)
+        tools = [
+            {"name": name, "description": tool.about, "input_schema": {"type": "object"}}
+            for name, tool in agent.tools.items()
+        ]
+        content = await self._ask(tools=tools)
         kept = [b for b in content if not (agent.forgets_thinking and b["type"] == "thinking")]
         self._messages.append({"role": "assistant", "content": kept})
         calls = [b for b in content if b["type"] == "tool_use"]
@@ -98,6 +90,31 @@ class _Anthropic:
             for call, tool in zip(calls, results, strict=True)
         ]
         self._messages.append({"role": "user", "content": blocks})
+        return True
+
+    async def _ask(self, **more: Any) -> list[dict[str, Any]]:
+        agent = self._agent
+        body = {
+            "model": agent.model, "max_tokens": 4096, "system": agent.system, "messages": self._messages,
+            "stream": agent.streams, **more, **agent.settings,
+        }  # fmt: skip
+        headers = {"x-api-key": "demo", "anthropic-version": "2023-06-01"}
+        async with self._http.post(self._url, json=body, headers=headers) as response:
+            return await _anthropic_content(response)
+
+
+class _Text(_Anthropic):
+    """A ReAct loop: the reply's text names an action, the observation is the next user text."""
+
+    async def step(self) -> bool:
+        """One request and the action that its text asks for; whether there is more to do."""
+        (block,) = await self._ask()
+        self._messages.append({"role": "assistant", "content": block["text"]})
+        _, named, action = block["text"].partition("Action: ")
+        if not named:
+            return False
+        tool = await _run(self._agent, action.partition("[")[0])
+        self._messages.append({"role": "user", "content": f"Observation: {tool.answer}"})
         return True
 
 
@@ -146,6 +163,11 @@ class _Chat:
         return True
 
 
+_LOOPS: Mapping[str, type[_Anthropic] | type[_Chat]] = {
+    "anthropic": _Anthropic, "openai": _Chat, "text": _Text,
+}  # fmt: skip
+
+
 async def _run(agent: Agent, name: str) -> Tool:
     tool = agent.tools[name]
     await asyncio.sleep(tool.seconds)
@@ -154,7 +176,7 @@ async def _run(agent: Agent, name: str) -> Tool:
 
 async def _anthropic_content(response: ClientResponse) -> list[dict[str, Any]]:
     if response.status >= 400:
-        raise _Stopped(await response.text())
+        raise _Stopped(orjson.loads(await response.read())["error"]["message"])
     if response.content_type != "text/event-stream":
         content: list[dict[str, Any]] = orjson.loads(await response.read())["content"]
         return content
@@ -178,7 +200,7 @@ async def _anthropic_content(response: ClientResponse) -> list[dict[str, Any]]:
 
 async def _chat_message(response: ClientResponse) -> dict[str, Any]:
     if response.status >= 400:
-        raise _Stopped(await response.text())
+        raise _Stopped(orjson.loads(await response.read())["error"]["message"])
     if response.content_type != "text/event-stream":
         whole: dict[str, Any] = orjson.loads(await response.read())["choices"][0]["message"]
         return whole

@@ -15,7 +15,6 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-_FIRST_OUTPUT_S = 0.06
 _CHUNK_S = 0.025
 _PIECE = 24
 """Characters in one streamed piece."""
@@ -46,10 +45,14 @@ class Script:
 
     task: str
     lines: Sequence[Line]
+    first_output_s: float = 0.06
+    cached: bool = True
+    """Whether the history that was sent before is read from a cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
+    script: Script
     line: Line
     key: str
     """Names this very reply; ids and signatures are derived from it."""
@@ -101,9 +104,9 @@ class Stage:
             return _json({"type": "error", "error": error}, status=400)
         message = _anthropic_message(reply)
         if not body.get("stream"):
-            await asyncio.sleep(_FIRST_OUTPUT_S + _CHUNK_S * len(reply.line.calls))
+            await asyncio.sleep(reply.script.first_output_s)
             return _json(message)
-        return await _stream(request, _anthropic_events(message, reply))
+        return await _stream(request, reply, _anthropic_events(message, reply))
 
     # -- OpenAI Chat Completions
 
@@ -114,10 +117,10 @@ class Stage:
             error = {"message": "the demo's model knows no such task", "type": "invalid_request_error"}
             return _json({"error": error | {"param": None, "code": None}}, status=400)
         if not body.get("stream"):
-            await asyncio.sleep(_FIRST_OUTPUT_S + _CHUNK_S * len(reply.line.calls))
+            await asyncio.sleep(reply.script.first_output_s)
             return _json(_chat_completion(reply))
         usage = bool((body.get("stream_options") or {}).get("include_usage"))
-        return await _stream(request, _chat_chunks(reply, usage))
+        return await _stream(request, reply, _chat_chunks(reply, usage))
 
     def _reply(self, body: Mapping[str, Any], standing: list[Any]) -> _Reply | None:
         messages = body.get("messages") or []
@@ -127,11 +130,12 @@ class Stage:
             return None
         said = [i for i, m in enumerate(messages) if m.get("role") == "assistant"]
         line = script.lines[min(len(said), len(script.lines) - 1)]
-        before = _tokens(standing) + _tokens(messages[: said[-1]]) if said else 0
+        before = _tokens(standing) + _tokens(messages[: said[-1]]) if said and script.cached else 0
         total = _tokens(standing) + _tokens(messages)
         thinking = _tokens(line.thinking) if line.thinking else 0
         calls = [dict(c.arguments) | {"name": c.tool} for c in line.calls]
         return _Reply(
+            script=script,
             line=line,
             key=f"{script.task}/{len(said)}",
             model=str(body.get("model")),
@@ -160,10 +164,10 @@ def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
 
 
-async def _stream(request: web.Request, frames: Sequence[bytes]) -> web.StreamResponse:
+async def _stream(request: web.Request, reply: _Reply, frames: Sequence[bytes]) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
-    await asyncio.sleep(_FIRST_OUTPUT_S)
+    await asyncio.sleep(reply.script.first_output_s)
     async for frame in _paced(frames):
         await response.write(frame)
     await response.write_eof()
@@ -198,9 +202,9 @@ def _anthropic_blocks(reply: _Reply) -> list[dict[str, Any]]:
 
 
 def _anthropic_message(reply: _Reply) -> dict[str, Any]:
-    written = max(0, reply.fresh_tokens - 4)
+    written = max(0, reply.fresh_tokens - 4) if reply.script.cached else 0
     usage: dict[str, Any] = {
-        "input_tokens": 4,
+        "input_tokens": reply.fresh_tokens - written,
         "cache_read_input_tokens": reply.cached_tokens,
         "cache_creation_input_tokens": written,
         "cache_creation": {"ephemeral_5m_input_tokens": written, "ephemeral_1h_input_tokens": 0},
