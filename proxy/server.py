@@ -95,9 +95,9 @@ class Server:
             Faults(on_fault),
             Room(limits.max_buffered),
             admit,
-            on_internal_error,
-            on_abort,
-            refuse_websocket,
+            on_internal_error=on_internal_error,
+            on_abort=on_abort,
+            refuse_websocket=refuse_websocket,
         )
         """Shared by all exchanges; routes and switches may be replaced while running."""
         self._connections: set[ClientConnection] = set()

@@ -1,4 +1,4 @@
-"""Which store a setting names: thread heads that outlive the process, and the ledger.
+"""Which store a setting names: thread heads that outlive the process or are shared, and the ledger.
 
 A thread store is named by a path or URL: ``memory:`` keeps heads for this process only, a path (or
 ``sqlite:PATH``) keeps them in the record's file. Every store passes the same conformance suite.
@@ -15,6 +15,7 @@ from proxy.stores.ledger_redis import RedisLedger
 from proxy.stores.ledger_sqlite import SqliteLedger
 from proxy.stores.memory import MemoryThreads
 from proxy.stores.sqlite import SqliteThreads
+from proxy.stores.threads_redis import RedisThreads
 
 
 class StoreUnknown(ValueError):
@@ -32,6 +33,11 @@ def open_threads(url: str, outbox: Outbox) -> ThreadStore:
             f"store {url!r}: unknown scheme {scheme!r}, use a path or one of {', '.join(_OPENERS)}"
         )
     return opener(rest, outbox)
+
+
+def shared_threads(url: str | None, ttl_s: int) -> RedisThreads | None:
+    """The thread index beside the ledger that instances share; None where the ledger is embedded."""
+    return None if url is None or url == "memory:" else RedisThreads(url, ttl_s=max(60, ttl_s))
 
 
 def open_ledger(url: str | None, data_dir: Path, zone: str = "UTC", lease: int | None = None) -> Ledger:

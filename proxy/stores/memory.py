@@ -19,23 +19,31 @@ class MemoryThreads:
         self._heads: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
         self._index: dict[bytes, dict[str, None]] = {}
 
-    async def pull(self, keys: Sequence[bytes]) -> Sequence[Mapping[str, Any]]:
+    async def pull(
+        self, keys: Sequence[bytes], known: Mapping[str, int] | None = None
+    ) -> Sequence[Mapping[str, Any]]:
         """Heads that any key names, newest first; the newest ones without keys."""
-        if not keys:
-            return list(reversed(self._heads.values()))[:NEWEST]
         wanted = {thread for key in keys for thread in self._index.get(bytes(key), ())}
-        return [self._heads[thread] for thread in reversed(self._heads) if thread in wanted][:NEWEST]
+        found = [self._heads[thread] for thread in reversed(self._heads) if not keys or thread in wanted]
+        had = known or {}
+        return [head for head in found if head["rev"] > had.get(str(head["id"]), -1)][:NEWEST]
 
-    async def push(self, heads: Sequence[Mapping[str, Any]]) -> None:
-        """Store heads; each replaces the older one of its thread."""
+    async def push(self, heads: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Store heads; each replaces the older one of its thread. Answers those that stand in the way."""
+        newer = []
         for head in heads:
-            thread = str(head["id"])
+            thread, rev = str(head["id"]), int(head.get("rev", 0))
+            there = self._heads.get(thread)
+            if there is not None and there["rev"] > rev:
+                newer.append(there)
+                continue
             self._drop(thread)
-            self._heads[thread] = head
+            self._heads[thread] = {**head, "rev": rev + 1}
             for key in head.get("keys", ()):
                 self._index.setdefault(_key(key), {})[thread] = None
         while len(self._heads) > self._max_heads:
             self._drop(next(iter(self._heads)))
+        return newer
 
     def _drop(self, thread: str) -> None:
         old = self._heads.pop(thread, None)

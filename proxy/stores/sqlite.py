@@ -25,13 +25,18 @@ class SqliteThreads:
         self._data_dir = data_dir
         self._outbox = outbox
 
-    async def pull(self, keys: Sequence[bytes]) -> Sequence[Mapping[str, Any]]:
+    async def pull(
+        self, keys: Sequence[bytes], known: Mapping[str, int] | None = None
+    ) -> Sequence[Mapping[str, Any]]:
         """Heads that any key names, newest first; the newest ones without keys."""
-        return await asyncio.to_thread(self._find, list(keys))
+        found = await asyncio.to_thread(self._find, list(keys))
+        had = known or {}
+        return [head for head in found if head.get("rev", 0) > had.get(str(head["id"]), -1)]
 
-    async def push(self, heads: Sequence[Mapping[str, Any]]) -> None:
-        """Hand heads to the next batch; ``settled`` waits for it."""
+    async def push(self, heads: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Hand heads to the next batch; ``settled`` waits for it. A file has one writer: all are stored."""
         self._outbox.heads(list(heads))
+        return ()
 
     async def settled(self) -> None:
         """Return when everything pushed so far is on disk. Raises RecordAway where it cannot be."""
