@@ -143,7 +143,8 @@ class Opened:
 
     __slots__ = (
         "_arrived_ns", "_captured", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes",
-        "_received", "_reply", "_response", "_tap", "_waits", "body", "exchange", "placement", "plain_bytes",
+        "_received", "_reply", "_response", "_tap", "_waits", "body", "exchange", "fetches", "placement",
+        "plain_bytes",
         "refusal", "request", "splice", "tab", "warnings",
     )  # fmt: skip
 
@@ -162,6 +163,8 @@ class Opened:
         """Length of the body without its content encoding."""
         self.tab: Tab | None = None
         """What was reserved for this exchange; it is told how the exchange ended, once."""
+        self.fetches: str | None = None
+        """Id of the reply that this exchange only fetches."""
         self._captured = False
         self._waits = False
         """Nothing has gone upstream yet (known only where the shell reserves first)."""
@@ -183,6 +186,9 @@ class Opened:
         if dialect is None:
             raise Unreadable("no model call")
         self._dialect = dialect
+        if exchange.head.method == "GET":
+            self._read_fetch(dialect, now_ns)
+            return
         plain = decode_body(self.body, exchange.head.get(b"content-encoding"), core.settings.max_decoded)
         self.plain_bytes = len(plain)
         reading = core.library.read(dialect, exchange, plain)
@@ -202,6 +208,18 @@ class Opened:
             self._waits = True
         elif self.refusal is None:
             core.tracker.admit(self.placement, now_ns)
+
+    def _read_fetch(self, dialect: Dialect, now_ns: int) -> None:
+        """A reply made in the background is fetched: the order was judged, and is already paid for."""
+        core, exchange = self._core, self.exchange
+        asked = dialect.read_request(exchange.head, exchange.path, {}, ())
+        placement = core.tracker.fetch(exchange, asked, now_ns)
+        if placement is None:
+            self._unmodelled("a stored reply")
+            return
+        self.fetches = asked.held
+        self.request, self.placement = placement.request, placement
+        core.tracker.admit(placement, now_ns)
 
     # -- the verdict of the ledger, where the shell asked for one
 
@@ -369,6 +387,8 @@ class Opened:
 
     def _usage(self, outcome: AttemptOutcome, reply: Outcome) -> tuple[Usage | None, bool]:
         """The tokens to book, and whether they are a guess (a reply whose usage never came whole)."""
+        if reply.deferred:
+            return None, False  # the fetch that brings the reply brings them
         if outcome in ("failed", "refused") and reply.usage is None:
             return None, False
         if reply.usage is not None and (reply.whole or outcome == "complete"):

@@ -26,7 +26,7 @@ ItemKind = Literal[
 Api = Literal["anthropic", "openai", "gemini"]
 DialectName = Literal["anthropic", "openai_chat", "openai_responses", "gemini"]
 
-Operation = Literal["chat", "count", "compact", "other"]
+Operation = Literal["chat", "count", "compact", "fetch", "other"]
 """``chat`` is a model call and becomes a step; ``count`` is free (token counting);
 ``compact`` is a billed side call that only summarises (Responses' ``/compact``)."""
 
@@ -309,6 +309,8 @@ class Outcome:
     error: ProviderError | None = None
     whole: bool = False
     """The reply came to its own end (terminal event, or a whole body)."""
+    deferred: bool = False
+    """The provider still works on it in the background; the client fetches it later by its id."""
     streamed_chars: int = 0
     """Characters of output seen, for the estimate of a reply whose usage never came."""
     extra: Mapping[str, Any] = field(default_factory=dict)

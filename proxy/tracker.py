@@ -127,6 +127,26 @@ class Tracker:
         self._changed[thread.id] = thread
         return placement
 
+    def fetch(self, exchange: Exchange, request: ModelRequest, now_ns: int) -> Placement | None:
+        """Where a reply that is fetched by its id belongs: one more attempt of the step that ordered it.
+
+        None: no step of this scope waits for it.
+        """
+        step = self.shelf.scope(exchange.identity.scope).held.get(request.held or "")
+        if step is None or not step.deferred:
+            return None
+        thread, turn = step.thread, step.turn
+        ordered = thread.request if step is thread.last and thread.request is not None else request
+        placement = Placement(exchange, ordered, step, step.attempts, relation="attempt")
+        step.attempts += 1
+        step.running += 1
+        if not turn.open:
+            self._resume(turn, now_ns)
+        thread.last_ns = thread.session.last_ns = turn.last_ns = now_ns
+        self.shelf.touch(thread)
+        self._changed[thread.id] = thread
+        return placement
+
     def _join(self, arrival: Arrival, match: Match) -> Placement:
         request, relation = arrival.request, match.relation
         if relation == "attempt" and match.step is not None:
@@ -311,8 +331,8 @@ class Tracker:
                 )
             )
         self.emit(telling.step_attempt(step, placement.attempt, exchange, attempt))
-        if step.whole and attempt.outcome != "complete":
-            return  # another attempt has brought the reply already
+        if attempt.outcome != "complete" and (step.whole or (step.deferred and not reply.whole)):
+            return  # another attempt has brought the reply already, or a later one will
         step.outcome = attempt.outcome
         if attempt.outcome == "complete":
             self._take_reply(placement, reply, attempt.ended_ns)
@@ -333,7 +353,7 @@ class Tracker:
         scope.drop_reply(step)
         if thread.request is not None:  # else it was let go of, with all that it shares
             thread.answered = placement.request
-        step.whole = True
+        step.whole = not reply.deferred
         step.reply = fold(step.ask, reply.items)
         step.said = said(reply.items)
         step.summaries = tuple(i.digest for i in reply.items if i.kind == "compaction" and i.digest)

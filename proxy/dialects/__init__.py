@@ -3,8 +3,8 @@
 The tail decides and never the host or the upstream's name, since most providers serve several
 formats side by side. Only calls of a model are in the table; everything else that an API offers
 (stored replies, files, embeddings, batches, lists of models) has no dialect and is relayed unread.
-``GET`` and upgrades to WebSocket have none either: a background reply that is fetched later is
-the provider's bookkeeping of a step that we have seen.
+Upgrades to WebSocket have none either. The one ``GET`` in the table fetches a reply that the
+provider made in the background; whether it belongs to a step the tracker knows.
 """
 
 import re
@@ -31,6 +31,7 @@ _TAILS: tuple[tuple[re.Pattern[str], Dialect], ...] = (
 )
 """First match wins. Assistants' ``/threads/ID/messages`` stores a message and calls no model;
 Databricks names the model in the path."""
+_FETCH = re.compile(r"/responses/[\w-]+/?$")
 
 
 _SPEAKERS: dict[Api, Dialect] = {"anthropic": ANTHROPIC, "openai": OPENAI_CHAT, "gemini": GEMINI}
@@ -43,6 +44,8 @@ def speaker(upstream: Upstream) -> Dialect:
 
 def match(method: str, path: str, upstream: Upstream, head: Head) -> Dialect | None:
     """The dialect of a model call, None for everything else. ``path`` has no query."""
+    if method == "GET" and _FETCH.search(path) is not None:
+        return OPENAI_RESPONSES
     if method != "POST":
         return None
     for tail, dialect in _TAILS:

@@ -50,7 +50,12 @@ class OpenAIResponses:
     def read_request(
         self, head: Head, path: str, fields: Mapping[str, Any], messages: tuple[Message, ...]
     ) -> ModelRequest:
-        """Put a request together. A stored prompt may name the model instead."""
+        """Put a request together. A stored prompt may name the model instead.
+
+        A ``GET`` asks for a reply that was made in the background: ``held`` is that reply's id.
+        """
+        if head.method == "GET":
+            return _fetch(head, path)
         model = fields.get("model")
         if not isinstance(model, str):
             model = ""
@@ -140,6 +145,19 @@ class OpenAIResponses:
 
 
 # -- reading
+
+
+def _fetch(head: Head, path: str) -> ModelRequest:
+    """``GET /responses/ID``, with ``stream=true`` to go on with its events."""
+    query = head.target.partition("?")[2]
+    return ModelRequest(
+        dialect="openai_responses",
+        operation="fetch",
+        model="",
+        stream="stream=true" in query.split("&"),
+        messages=(),
+        held=path.rstrip("/").rpartition("/")[2],
+    )
 
 
 def _held(fields: Mapping[str, Any]) -> str | None:

@@ -44,6 +44,10 @@ _DELTAS = {
 """Events that carry a piece of an item; the last two count as output, their item comes whole."""
 
 
+_DEFERRED = frozenset({"queued", "in_progress"})
+"""Statuses of a whole answer whose reply is still being made in the background."""
+
+
 class _Slot:
     """One item of the output while it streams."""
 
@@ -121,6 +125,7 @@ class ResponsesDecoder:
             response_id=self._response_id,
             error=error,
             whole=self._whole,
+            deferred=self._whole and self._stop in _DEFERRED,
             streamed_chars=self._chars,
             extra=self._extra,
         )

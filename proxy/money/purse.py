@@ -40,6 +40,8 @@ PACE_S = 10.0
 """How long a request may wait for the next minute before it is sent back."""
 SETTLING_S = 10.0
 UNBOUNDED = 4 * 10**18
+DEFERRED = 10_000
+"""Background replies whose hold is kept at hand for the fetch that settles it."""
 
 
 class Rules(Protocol):
@@ -87,6 +89,8 @@ class Purse:
         self._remember = remember
         self._bounds = Bounds()
         self._open: dict[str, Grant] = {}
+        self._deferred: dict[str, _Tab] = {}
+        """What is held for replies made in the background, by the reply's id, until they are fetched."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewed_ns = time.time_ns()
         self.refused = 0
@@ -98,6 +102,9 @@ class Purse:
         """Hold what this request may cost, or have it refused. Nothing has gone upstream yet."""
         assert isinstance(opened, Opened)
         if opened.refusal is not None:
+            return
+        if opened.fetches is not None:
+            opened.tab = self._deferred.pop(opened.fetches, None)
             return
         placement, request = opened.placement, opened.request
         if placement is None or request is None:
@@ -252,6 +259,13 @@ class Purse:
             self._open.pop(grant.id, None)
         self.book.settled(exchange, opened, grant, amounts, receipt)
 
+    def defer(self, tab: "_Tab", reply: str) -> None:
+        """The reply comes later, by a fetch. Until then the hold stands; not renewed, it ends as assumed."""
+        self._open.pop(tab.grant.id, None)
+        self._deferred[reply] = tab
+        while len(self._deferred) > DEFERRED:
+            del self._deferred[next(iter(self._deferred))]
+
     def learn(self, exchange: Exchange, attempt: Attempt) -> None:
         """What the provider counted is where the next prompt's bound begins."""
         if attempt.reply.usage is not None:
@@ -279,7 +293,7 @@ class Purse:
 class _Tab:
     """What was held for one exchange, until it is settled."""
 
-    __slots__ = ("_done", "_purse", "exchange", "grant", "opened")
+    __slots__ = ("_awaits", "_done", "_purse", "exchange", "grant", "opened")
 
     def __init__(self, purse: Purse, exchange: Exchange, opened: Opened, grant: Grant) -> None:
         self._purse = purse
@@ -287,10 +301,19 @@ class _Tab:
         self.opened = opened
         self.grant = grant
         self._done = False
+        self._awaits: str | None = None
+        """Id of the reply that is made in the background and tells what was taken."""
 
     def settle(self, attempt: Attempt, now_ns: int) -> None:
         """The attempt is over: its usage and cost are what is charged."""
         if self._done:
+            return
+        if attempt.reply.deferred:
+            self._awaits = attempt.reply.response_id
+        elif attempt.reply.whole:
+            self._awaits = None
+        if self._awaits is not None:  # also after a fetch that failed
+            self._purse.defer(self, self._awaits)
             return
         self._done = True
         self._purse.learn(self.exchange, attempt)
@@ -299,7 +322,7 @@ class _Tab:
 
     def end(self, end: EndKind, status: int | None, now_ns: int) -> None:
         """Nobody read the reply. An error or none at all costs nothing, the rest what was held."""
-        if self._done:
+        if self._done or self._awaits is not None:
             return
         self._done = True
         nothing = (status is None and end != "client_gone") or (status is not None and status >= 400)

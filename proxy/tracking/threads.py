@@ -180,7 +180,12 @@ class Step:
     @property
     def in_vain(self) -> bool:
         """Nothing came of it: what it asked may be asked again."""
-        return not self.whole and self.running == 0 and self.outcome is not None
+        return not self.whole and self.running == 0 and self.outcome not in (None, "complete")
+
+    @property
+    def deferred(self) -> bool:
+        """Its reply is made in the background, and nobody has fetched it yet."""
+        return self.outcome == "complete" and not self.whole
 
     @property
     def pending(self) -> list[Call]:

@@ -44,6 +44,8 @@ class Model(ThreadingHTTPServer):
         self.asked: list[dict[str, Any]] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.background = "in_progress"
+        """What a reply made in the background has come to when it is fetched."""
         self._lock = threading.Lock()
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -67,6 +69,14 @@ class _Answer(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
+    def do_GET(self) -> None:
+        number = int(self.path.partition("?")[0].rpartition("_")[2])
+        self.server.note(self.path, b"", {})
+        if self.server.background.isdigit():
+            self._json(int(self.server.background), {"error": {"type": "server_error", "message": "no"}})
+        else:
+            self._json(200, _response(number, self.server.background))
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         number = self.server.note(self.path, body, {k.lower(): v for k, v in self.headers.items()})
@@ -80,6 +90,9 @@ class _Answer(BaseHTTPRequestHandler):
             self._stream(number, ending)
         elif "count_tokens" in self.path:
             self._json(200, {"input_tokens": 7})
+        elif "/responses" in self.path:
+            asked = json.loads(body)
+            self._json(200, _response(number, "queued" if asked.get("background") else "completed"))
         elif "completions" in self.path:
             self._json(200, _completion(number))
         else:
@@ -145,6 +158,17 @@ def _message(number: int, calls: str | None, asked: dict[str, Any]) -> dict[str,
     }  # fmt: skip
 
 
+def _response(number: int, status: str) -> dict[str, Any]:
+    done = status == "completed"
+    content = [{"type": "output_text", "text": f"answer {number}", "annotations": []}]
+    said = {"type": "message", "id": f"msg_{number}", "role": "assistant", "content": content}
+    usage = {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}
+    return {
+        "id": f"resp_{number}", "object": "response", "created_at": 1, "model": "acme-1", "status": status,
+        "background": True, "output": [said] if done else [], "usage": usage if done else None,
+    }  # fmt: skip
+
+
 def _completion(number: int) -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{number}", "object": "chat.completion", "created": 1, "model": "acme-1",
@@ -199,6 +223,9 @@ class Served:
     def post(self, path: str, body: Any, **headers: str) -> Said:
         """One request, one connection, no retries."""
         return send(self.port, path, body, **headers)
+
+    def get(self, path: str) -> Said:
+        return send(self.port, path, b"", "GET")
 
     def ask(self, text: str = "hello", **headers: str) -> Said:
         """A whole conversation of one message."""
@@ -269,13 +296,13 @@ def grown(
     return {**body, "messages": [*body["messages"], reply, {"role": "user", "content": content}]}
 
 
-def send(port: int, path: str, body: Any, **headers: str) -> Said:
+def send(port: int, path: str, body: Any, method: str = "POST", /, **headers: str) -> Said:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         named = {"content-type": "application/json", "x-api-key": "sk-client", **named}
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        connection.request("POST", path, data, named)
+        connection.request(method, path, data, named)
         answer = connection.getresponse()
         fields = {name.lower(): value for name, value in answer.getheaders()}
         return Said(answer.status, fields, answer.read())

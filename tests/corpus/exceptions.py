@@ -11,9 +11,6 @@ _COST_SAYS = (
     "reasoning is more than the completion, so it stands beside it; the reported cost proves the sum: "
     "9 * 2 + 302 * 12 = 3642, 28 * 2 + 78 * 12 = 992, 40 * 2 + 57 * 12 = 764 millionths of a dollar"
 )
-_FETCHED = (
-    "the reply is queued in the background; the GET that fetches it is no model call, so the turn stays open"
-)
 _ENUM_NUMBER = (
     "the client asked for enums as integers: finishReason is 1, which is STOP by the API's own definition; "
     "the label repeats the number, we say the name that every other reply of this API bears"
@@ -24,7 +21,6 @@ CORPUS: dict[str, str] = {
     "other--pydantic-ai--test-snowflake-": _EMPTY_CALL,
     "other--fantasy--TestVercelCommon-gemini-3-pro-preview-": _COST_SAYS,
     "other--fantasy--TestVercelThinking-gemini-3-pro-preview-": _COST_SAYS,
-    "openai-responses--pydantic-ai--test-openai-responses-test-background-mode-": _FETCHED,
 }
 
 CLIENT_TRAFFIC: dict[str, str] = {}

@@ -64,6 +64,12 @@ def test_only_posts_call_a_model(method: str, path: str) -> None:
     assert found(method, path) is None
 
 
+def test_the_one_get_fetches_a_reply_made_in_the_background() -> None:
+    assert found("GET", "/v1/responses/resp_1") == "openai_responses"
+    assert found("GET", "/v1/responses/resp_1/input_items") is None
+    assert found("DELETE", "/v1/responses/resp_1") is None
+
+
 def test_list_keys_are_those_of_the_wire() -> None:
     keys = [dialect.list_key for dialect in (ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, GEMINI)]
     assert keys == ["messages", "messages", "input", "contents"]
