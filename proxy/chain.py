@@ -132,7 +132,7 @@ class Chain:
             acting = self.mode == "enforce"
             for edit in decision.edits:
                 if acting and link.may(edit.kind):
-                    edits.append(edit)
+                    edits.append(replace(edit, policy=policy.name))
                 else:
                     withheld.append(Withheld(policy.name, edit.kind))
             if decision.terminal is None:

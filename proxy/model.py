@@ -369,6 +369,8 @@ class Record:
     turn: str | None = None
     step: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+    content: str | None = None
+    """The beginning of an item's text, for exporters that were asked for content; never in the log itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +384,35 @@ class Splice:
     """Id of the exchange whose request body is the base."""
     prefix: int
     suffix: int
+
+
+Insertion = tuple[int, bytes]
+"""Bytes of ours and the offset in the client's body before which they stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """Text of ours in the form in which one API lets the model read it. Made once; these bytes stay."""
+
+    raw: bytes
+    """JSON of one element."""
+    inside: str = ""
+    """Key of the list in a message at whose end it stands; empty: behind the message, as one of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """A carrier that stands in a thread's history: the client's requests lack it, the model has read it."""
+
+    policy: str
+    """Who asked for it."""
+    after: bytes
+    """Name of the history (``ModelRequest.chain``) that it follows."""
+    beyond: int
+    """Messages outside identity (system text) that stand between that history's end and it."""
+    carrier: Carrier
+    withdrawn: bool = False
+    """It was taken back before a model read it, and stands nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +431,8 @@ class CaptureStart:
     body: bytes | None
     """None: not held (streamed past, or ``record: digest``)."""
     splice: Splice | None = None
+    inserted: tuple[tuple[int, int], ...] = ()
+    """Offsets and lengths of what is ours in the (decoded) body; the rest is what the client sent."""
     labels: Mapping[str, str] = field(default_factory=dict)
     session: str | None = None
     thread: str | None = None

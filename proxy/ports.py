@@ -12,10 +12,13 @@ from proxy.model import (
     Attempt,
     CaptureEnd,
     CaptureStart,
+    Carrier,
+    Cause,
     Cost,
     EndKind,
     Event,
     Head,
+    Insertion,
     Item,
     Message,
     ModelRequest,
@@ -84,6 +87,19 @@ class Dialect(Protocol):
         """The body with the edits applied; every byte that an edit does not concern stays."""
         ...
 
+    def nudge(self, request: ModelRequest, text: str) -> Carrier | None:
+        """How the model may read a text behind all that this request says; None where it may not."""
+        ...
+
+    def insertions(
+        self, message: bytes, carrier: Carrier, request: ModelRequest, index: int
+    ) -> Sequence[Insertion] | None:
+        """What to insert into the message of this index, or behind it, by offsets in its bytes.
+
+        None: it may not stand there (any more).
+        """
+        ...
+
     def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
         """``deny`` (an error) or ``message`` (a final reply, streamed if the client streams)."""
         ...
@@ -145,6 +161,10 @@ class View:
     price: Callable[[Usage], Cost] | None = None
     """What other numbers of tokens would have cost at this request's model (``step_end``)."""
     balances: Mapping[str, Balance] = field(default_factory=dict)
+    """Where the budgets of this request stand by what passed here, by ``budget/dimension``: steps, tokens
+    and money, less what is still under way; top-ups and other instances are not known."""
+    cause: Cause | None = None
+    """Why the turn is over (``turn_end``)."""
     memory: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -255,19 +275,34 @@ class Tab(Protocol):
         ...
 
 
+class ThreadsAway(Exception):
+    """The shared thread store cannot be asked at the moment; what this process knows has to do."""
+
+
 class ThreadStore(Protocol):
     """Where thread heads outlive the process and are shared between instances.
 
-    A head is an opaque JSON-ready snapshot made by the tracker, keyed by thread id, with the
-    look-up keys under which later requests will search for it.
+    A head is an opaque JSON-ready snapshot made by the tracker, keyed by thread id (``id``), with the
+    look-up ``keys`` under which later requests will search for it, and the revision ``rev`` that it was
+    made from (0: new). Stores of several writers give a stored head the next revision, refuse one that was
+    made from an older one than stands there, and raise ThreadsAway; a store of one writer keeps what it gets.
     """
 
-    async def pull(self, keys: Sequence[bytes]) -> Sequence[Mapping[str, Any]]:
-        """Heads that any of the keys name (empty keys: the newest heads, for a start)."""
+    async def pull(
+        self, keys: Sequence[bytes], known: Mapping[str, int] | None = None
+    ) -> Sequence[Mapping[str, Any]]:
+        """Heads that any of the keys name, newest first (empty keys: the newest heads, for a start).
+
+        Those that the caller has in this or a later revision (``known``, by thread) are left out. A head
+        says ``alive`` where exchanges of its thread are under way at an instance that lives.
+        """
         ...
 
-    async def push(self, heads: Sequence[Mapping[str, Any]]) -> None:
-        """Store heads; each replaces the older one of its thread."""
+    async def push(self, heads: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Store heads; each replaces the older one of its thread.
+
+        Answers the heads in whose place a newer one stands; nothing was stored for those.
+        """
         ...
 
 
@@ -278,6 +313,32 @@ class Exporter(Protocol):
 
     async def export(self, records: Sequence[Record]) -> None: ...
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One metric of the running process as it stands: a counter where the name ends in ``_total``.
+
+    Names come without the product's prefix; the values of ``labels`` are bounded by whoever reads.
+    """
+
+    name: str
+    text: str
+    rows: Sequence[tuple[tuple[str, ...], float]]
+    """The values of the labels, and the number."""
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How measured values are spread over buckets."""
+
+    name: str
+    text: str
+    bounds: Sequence[float]
+    rows: Sequence[tuple[tuple[str, ...], Sequence[int], float]]
+    """The values of the labels, the count of each bucket (the last: beyond all bounds), the sum of all."""
+    labels: tuple[str, ...] = ()
 
 
 class Sink(Protocol):

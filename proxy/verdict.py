@@ -36,6 +36,40 @@ class Finding:
     path: str | None = None
 
 
+VERDICTS = ("agreed", "missed", "unconfirmed")
+
+
+class Agreement:
+    """How often providers do what policies predict of them. Fed with records, it answers verdicts:
+
+    ``agreed`` (a fault was predicted, and the provider tells of it), ``missed`` (it tells of one that
+    nobody predicted), ``unconfirmed`` (a refusal was predicted, and a whole reply came).
+    """
+
+    _MOST = 1_024
+    """Exchanges under way whose predictions are kept."""
+
+    def __init__(self) -> None:
+        self._predicted: dict[str, dict[str, None]] = {}
+
+    def take(self, kind: str, data: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """One record by its type: (policy, verdict) for each that it settles."""
+        exchange = str(data.get("exchange") or "")
+        if kind == "finding":
+            verdict = (data.get("evidence") or {}).get("verdict")
+            if data.get("kind") == "reported" and isinstance(verdict, str):
+                return [(str(data.get("policy")), verdict)]
+            if data.get("consequence") == "hard":
+                self._predicted.setdefault(exchange, {})[str(data.get("policy"))] = None
+                if len(self._predicted) > self._MOST:
+                    del self._predicted[next(iter(self._predicted))]
+        elif kind == "step/attempt":
+            policies = self._predicted.pop(exchange, {})
+            if data.get("outcome") == "complete":
+                return [(policy, "unconfirmed") for policy in policies]
+        return []
+
+
 @dataclass(frozen=True, slots=True)
 class Edit:
     """A change to the request before it goes out. Edits compose; each dialect picks the carrier.
@@ -48,6 +82,8 @@ class Edit:
     text: str = ""
     max_output_tokens: int | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+    policy: str = ""
+    """Who asked for it; the chain fills it in."""
 
 
 @dataclass(frozen=True, slots=True)

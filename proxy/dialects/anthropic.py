@@ -19,16 +19,20 @@ from proxy.dialects.anthropic_blocks import MARKS, read_message, text_item
 from proxy.dialects.anthropic_stream import AnthropicDecoder
 from proxy.dialects.hints import last_ask, read_hints
 from proxy.dialects.memo import Remembered
+from proxy.dialects.nudges import behind, follower, nudged, within
 from proxy.dialects.refusals import plain_words, refusal_fields, shown
-from proxy.dialects.splice import (
-    append_to_list,
-    insert_field,
-    replace_number,
-    replace_value,
-    set_field,
-    span_of,
+from proxy.dialects.splice import insert_field, replace_number, set_field, span_of
+from proxy.model import (
+    Carrier,
+    Head,
+    Hints,
+    Insertion,
+    Item,
+    Message,
+    ModelRequest,
+    Operation,
+    Tool,
 )
-from proxy.model import Head, Hints, Item, Message, ModelRequest, Operation, Tool
 from proxy.ports import ResponseDecoder, Unreadable
 from proxy.reading.identity import canonical, item_digest, without_marks
 from proxy.verdict import Edit, Reply, Terminal
@@ -111,11 +115,36 @@ class Anthropic:
             if edit.kind == "clamp" and edit.max_output_tokens is not None:
                 edited = _clamp(body, edit.max_output_tokens)
             elif edit.kind in ("nudge", "land"):
-                edited = _nudge(body, request, edit.text) if edit.text else body
-                if edited is not None and edit.kind == "land" and request.tools:
+                edited = nudged(self, body, request, edit.text) if edit.text else body
+                if edit.kind == "land" and request.tools:
                     edited = set_field(edited, (), "tool_choice", b'{"type":"none"}')
             body = edited if edited is not None else body
         return body
+
+    def nudge(self, request: ModelRequest, text: str) -> Carrier | None:
+        """A message or a block, by what the model takes, behind everything that it has read.
+
+        Never behind an assistant message: the model would have to go on from there.
+        """
+        role = request.messages[-1].role if request.messages else None
+        if role in ("user", "system") and takes_system_messages(request.model):
+            return Carrier(orjson.dumps({"role": "system", "content": text}))
+        if role == "user":
+            return Carrier(orjson.dumps({"type": "text", "text": text}), inside="content")
+        return None
+
+    def insertions(
+        self, message: bytes, carrier: Carrier, request: ModelRequest, index: int
+    ) -> Sequence[Insertion] | None:
+        """A ``system`` message may be the last or stand before the model's words, nowhere else; and the
+        client may have changed to a model that takes none."""
+        if not carrier.inside:
+            lawful = follower(request, index) != "user" and takes_system_messages(request.model)
+            return behind(message, carrier) if lawful else None
+        span = span_of(message, carrier.inside)
+        if span is not None and message[span[0] : span[0] + 1] == b'"':
+            return [(span[0], b'[{"type":"text","text":'), (span[1], b"}," + carrier.raw + b"]")]
+        return within(message, carrier)
 
     def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
         """An error that no client of this API repeats (402), or a final message."""
@@ -217,30 +246,6 @@ def _options(head: Head, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _clamp(body: bytes, most: int) -> bytes | None:
     return replace_number(body, ("max_tokens",), most) or insert_field(body, (), "max_tokens", b"%d" % most)
-
-
-def _nudge(body: bytes, request: ModelRequest, text: str) -> bytes | None:
-    """Text for the model behind everything that it has read, in the form that it takes.
-
-    Never behind an assistant message (the model would have to go on from there), never between
-    a call and its result.
-    """
-    role = request.messages[-1].role if request.messages else None
-    if role not in ("user", "system"):
-        return None
-    if takes_system_messages(request.model):
-        return append_to_list(body, ("messages",), orjson.dumps({"role": "system", "content": text}))
-    if role != "user":
-        return None
-    block = orjson.dumps({"type": "text", "text": text})
-    place = ("messages", -1, "content")
-    span = span_of(body, *place)
-    if span is None:
-        return None
-    if body[span[0] : span[0] + 1] == b'"':
-        said = body[span[0] : span[1]]
-        return replace_value(body, place, b'[{"type":"text","text":' + said + b"}," + block + b"]")
-    return append_to_list(body, place, block)
 
 
 def takes_system_messages(model: str) -> bool:

@@ -17,9 +17,10 @@ from proxy.dialects.gemini_parts import get, read_message, read_parts
 from proxy.dialects.gemini_stream import GeminiDecoder
 from proxy.dialects.hints import last_ask, read_hints
 from proxy.dialects.memo import Remembered
+from proxy.dialects.nudges import nudged, within
 from proxy.dialects.refusals import plain_words, refusal_fields, shown
-from proxy.dialects.splice import append_to_list, insert_field, replace_number, replace_value, span_of
-from proxy.model import Head, Message, ModelRequest, Operation, Tool
+from proxy.dialects.splice import insert_field, replace_number, replace_value, span_of
+from proxy.model import Carrier, Head, Insertion, Message, ModelRequest, Operation, Tool
 from proxy.ports import ResponseDecoder, Unreadable
 from proxy.reading.identity import canonical, item_digest, without_marks
 from proxy.verdict import Edit, Reply, Terminal
@@ -95,11 +96,24 @@ class Gemini:
             if edit.kind == "clamp" and edit.max_output_tokens is not None:
                 edited = _clamp(body, edit.max_output_tokens)
             elif edit.kind in ("nudge", "land"):
-                edited = _nudge(body, request, edit.text) if edit.text else body
-                if edited is not None and edit.kind == "land" and request.tools:
+                edited = nudged(self, body, request, edit.text) if edit.text else body
+                if edit.kind == "land" and request.tools:
                     edited = _without_calls(edited)
             body = edited if edited is not None else body
         return body
+
+    def nudge(self, request: ModelRequest, text: str) -> Carrier | None:
+        """One more text part in the last user content, behind its results: a content of its own would
+        begin a new turn, in which the provider asks for no more signatures, but also forgets the old."""
+        if not request.messages or request.messages[-1].role != "user":
+            return None
+        return Carrier(orjson.dumps({"text": text}), inside="parts")
+
+    def insertions(
+        self, message: bytes, carrier: Carrier, request: ModelRequest, index: int
+    ) -> Sequence[Insertion] | None:
+        """Behind the parts of the content."""
+        return within(message, carrier)
 
     def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
         """An error that clients of this API take as final (400), or a final message."""
@@ -162,14 +176,6 @@ def _clamp(body: bytes, most: int) -> bytes | None:
         edited = insert_field(body, config, "maxOutputTokens", b"%d" % most)
         return edited or replace_value(body, config, b'{"maxOutputTokens":%d}' % most)
     return insert_field(body, (), "generationConfig", b'{"maxOutputTokens":%d}' % most)
-
-
-def _nudge(body: bytes, request: ModelRequest, text: str) -> bytes | None:
-    """One more text part in the last user content, behind its results: a content of its own would
-    begin a new turn, in which the provider asks for no more signatures, but also forgets the old."""
-    if not request.messages or request.messages[-1].role != "user":
-        return None
-    return append_to_list(body, ("contents", -1, "parts"), orjson.dumps({"text": text}))
 
 
 def _without_calls(body: bytes) -> bytes | None:

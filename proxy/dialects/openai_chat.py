@@ -15,13 +15,14 @@ import orjson
 
 from proxy.dialects import chat_message
 from proxy.dialects.chat_stream import ChatDecoder
-from proxy.dialects.compat import cap_field, nudge_role
+from proxy.dialects.compat import cap_field, is_openai, nudge_role
 from proxy.dialects.hints import last_ask, read_hints
 from proxy.dialects.memo import Remembered
+from proxy.dialects.nudges import behind, follower, nudged
 from proxy.dialects.openai_errors import error_object, refuse
 from proxy.dialects.refusals import plain_words, refusal_fields
-from proxy.dialects.splice import append_to_list, lower_number, set_field, span_of
-from proxy.model import Head, Message, ModelRequest, Tool
+from proxy.dialects.splice import lower_number, set_field, span_of
+from proxy.model import Carrier, Head, Insertion, Message, ModelRequest, Tool
 from proxy.ports import ResponseDecoder, Unreadable
 from proxy.reading.identity import canonical, item_digest, without_marks
 from proxy.verdict import Edit, Reply, Terminal
@@ -84,10 +85,22 @@ class OpenAIChat:
             if edit.kind == "clamp" and edit.max_output_tokens is not None:
                 body = _clamp(body, request.model, edit.max_output_tokens)
             elif edit.kind in ("nudge", "land"):
-                body = _nudge(body, request, edit.text) if edit.text else body
+                body = nudged(self, body, request, edit.text) if edit.text else body
                 if edit.kind == "land" and request.tools:
                     body = set_field(body, (), "tool_choice", b'"none"') or body
         return body
+
+    def nudge(self, request: ModelRequest, text: str) -> Carrier | None:
+        """A message of its own, in the name of whoever may speak there."""
+        role = nudge_role(request.model, request.messages[-1].role if request.messages else "user")
+        return Carrier(orjson.dumps({"role": role, "content": text})) if role is not None else None
+
+    def insertions(
+        self, message: bytes, carrier: Carrier, request: ModelRequest, index: int
+    ) -> Sequence[Insertion] | None:
+        """Behind the message; never between a call and its results, nor in a role that the model lacks."""
+        foreign = b'"role":"developer"' in carrier.raw and not is_openai(request.model)
+        return None if foreign or follower(request, index) == "tool" else behind(message, carrier)
 
     def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
         """An error (400), or for ``message`` a whole reply that says what was reached."""
@@ -157,14 +170,6 @@ def _clamp(body: bytes, model: str, most: int) -> bytes:
             body = lower_number(body, (name,), most)
         return body
     return set_field(body, (), cap_field(model), b"%d" % most) or body
-
-
-def _nudge(body: bytes, request: ModelRequest, text: str) -> bytes:
-    last = request.messages[-1].role if request.messages else "user"
-    role = nudge_role(request.model, last)
-    if role is None:
-        return body
-    return append_to_list(body, ("messages",), orjson.dumps({"role": role, "content": text})) or body
 
 
 # -- speaking

@@ -15,11 +15,12 @@ import orjson
 from proxy.dialects import responses_item
 from proxy.dialects.hints import last_ask, read_hints
 from proxy.dialects.memo import Remembered
+from proxy.dialects.nudges import behind, follower, nudged
 from proxy.dialects.openai_errors import error_object, refuse
 from proxy.dialects.refusals import plain_words, refusal_fields
 from proxy.dialects.responses_stream import ResponsesDecoder
-from proxy.dialects.splice import append_to_list, lower_number, replace_value, set_field, span_of
-from proxy.model import Head, Item, Message, ModelRequest, Operation, Tool
+from proxy.dialects.splice import lower_number, set_field, span_of
+from proxy.model import Carrier, Head, Insertion, Item, Message, ModelRequest, Operation, Tool
 from proxy.ports import ResponseDecoder, Unreadable
 from proxy.reading.identity import canonical, clip, item_digest, text_digest, without_marks
 from proxy.verdict import Edit, Reply, Terminal
@@ -110,10 +111,24 @@ class OpenAIResponses:
             if edit.kind == "clamp" and edit.max_output_tokens is not None:
                 body = _clamp(body, edit.max_output_tokens)
             elif edit.kind in ("nudge", "land") and request.operation == "chat":
-                body = _nudge(body, request, edit.text) if edit.text else body
+                body = nudged(self, body, request, edit.text) if edit.text else body
                 if edit.kind == "land" and request.tools:
                     body = set_field(body, (), "tool_choice", b'"none"') or body
         return body
+
+    def nudge(self, request: ModelRequest, text: str) -> Carrier | None:
+        """A developer message behind the input; never behind a reply that is still to be continued."""
+        if request.operation != "chat" or (request.messages and request.messages[-1].role == "assistant"):
+            return None
+        return Carrier(orjson.dumps({"type": "message", "role": "developer", "content": text}))
+
+    def insertions(
+        self, message: bytes, carrier: Carrier, request: ModelRequest, index: int
+    ) -> Sequence[Insertion] | None:
+        """Behind the item; an input that is one string becomes a list."""
+        if message[:1] == b'"':
+            return [(0, b'[{"role":"user","content":'), (len(message), b"}," + carrier.raw + b"]")]
+        return None if follower(request, index) == "tool" else behind(message, carrier)
 
     def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
         """An error (400), or for ``message`` a whole reply that says what was reached.
@@ -202,18 +217,6 @@ def _clamp(body: bytes, most: int) -> bytes:
     if span is None or body[span[0] : span[1]] == b"null":
         return set_field(body, (), _CAP, b"%d" % most) or body
     return lower_number(body, (_CAP,), most)
-
-
-def _nudge(body: bytes, request: ModelRequest, text: str) -> bytes:
-    """Add a developer message behind the input; never behind a reply that is still to be continued."""
-    if request.messages and request.messages[-1].role == "assistant":
-        return body
-    nudge = orjson.dumps({"type": "message", "role": "developer", "content": text})
-    span = span_of(body, "input")
-    if span is not None and body[span[0] : span[0] + 1] == b'"':
-        said = b'{"role":"user","content":' + body[span[0] : span[1]] + b"}"
-        return replace_value(body, ("input",), b"[" + said + b"," + nudge + b"]") or body
-    return append_to_list(body, ("input",), nudge) or body
 
 
 # -- speaking

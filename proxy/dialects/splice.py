@@ -14,6 +14,9 @@ from typing import TypeAlias
 import msgspec
 import orjson
 
+from proxy.model import Insertion
+from proxy.reading.insertions import inserted
+
 Span: TypeAlias = tuple[int, int]
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -81,19 +84,28 @@ def set_field(body: bytes, path: Path, key: str, raw: bytes) -> bytes | None:
 
 def append_to_list(body: bytes, path: Path, raw: bytes) -> bytes | None:
     """The body with one more element at the end of the list at ``path``."""
+    added = added_to_list(body, path, raw)
+    return None if added is None else inserted(body, [added])
+
+
+def added_to_list(body: bytes, path: Path, raw: bytes) -> Insertion | None:
+    """What to insert for one more element at the end of the list at ``path``."""
     span = span_of(body, *path)
     if span is None or body[span[0] : span[0] + 1] != b"[" or body[span[1] - 1 : span[1]] != b"]":
         return None
-    return _before_end(body, span, raw)
+    return _at_end(body, span, raw)
 
 
 def _before_end(body: bytes, span: Span, raw: bytes) -> bytes:
-    """Put text behind the last entry of an object or list, in front of its closing white space."""
+    return inserted(body, [_at_end(body, span, raw)])
+
+
+def _at_end(body: bytes, span: Span, raw: bytes) -> Insertion:
+    """Text behind the last entry of an object or list, in front of its closing white space."""
     start, end = span
     inside = body[start + 1 : end - 1].rstrip(b" \t\n\r")
-    at = start + 1 + len(inside)
     comma = b"," if inside.strip(b" \t\n\r") else b""
-    return body[:at] + comma + raw + body[at:]
+    return start + 1 + len(inside), comma + raw
 
 
 # -- one level down

@@ -8,6 +8,7 @@ The one invariant: output comes in pieces of bounded size (``PIECE``; zstd, whic
 a few megabytes at worst), so whoever collects them can count and stop before a bomb goes off.
 """
 
+import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -102,6 +103,13 @@ def decode_body(body: bytes, content_encoding: bytes | None, limit: int) -> byte
     if not decoding.whole:
         raise Undecodable("the encoded body is cut short")
     return found[0] if len(found) == 1 else b"".join(found)
+
+
+def encode_body(body: bytes, content_encoding: bytes | None) -> bytes:
+    """A whole body under the encodings that ``decode_body`` undid."""
+    for name in encodings(content_encoding):
+        body = _ENCODERS[name](body)
+    return body
 
 
 def encodings(content_encoding: bytes | None) -> list[str]:
@@ -206,6 +214,13 @@ class _Zstd:
                     yield piece
 
 
+_ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": lambda body: gzip.compress(body, 5, mtime=0),
+    "x-gzip": lambda body: gzip.compress(body, 5, mtime=0),
+    "deflate": lambda body: zlib.compress(body, 5),
+    "br": lambda body: bytes(brotli.compress(body, quality=4)),
+    "zstd": lambda body: zstandard.ZstdCompressor(level=3).compress(body),
+}
 _LAYERS: dict[str, Callable[[], _Layer]] = {
     "gzip": lambda: _Zlib(gzip=True),
     "x-gzip": lambda: _Zlib(gzip=True),
