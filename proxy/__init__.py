@@ -26,7 +26,8 @@ money
     ledgers and thread heads; ``probe`` tries at start whether a cap refuses
 the record
     ``outbox`` takes, ``record`` writes and reads; ``trees`` and ``details`` build what people see,
-    ``report`` lies in the terminal; ``exchange_log`` exports, ``catalog`` and ``admin`` serve
+    ``report`` lies in the terminal; ``exchange_log`` exports, ``catalog`` and ``admin`` serve;
+    ``vitals`` has the running process in figures, for metrics
 the terminal
     ``cli`` names the commands, ``terminal`` holds them and draws; ``replay``, ``run`` and ``demo`` are
     the long ones

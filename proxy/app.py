@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from aiohttp import web
 from exporters.jsonl import JsonlExporter
 from exporters.prometheus import PrometheusExporter
 from exporters.webhooks import WebhookExporter
-from proxy import admin, dialects, rulebook
+from proxy import admin, dialects, rulebook, vitals
 from proxy.catalog import RecordCatalog
 from proxy.config import ConfigError, Settings, explain, exporter_options, upstreams
 from proxy.core import Core, CoreSettings
@@ -31,7 +31,7 @@ from proxy.model import Record
 from proxy.money.orders import Operator
 from proxy.money.treasury import Treasury
 from proxy.outbox import Limits, Outbox
-from proxy.ports import Exporter
+from proxy.ports import Exporter, Reading, Spread
 from proxy.pricing import Pricing
 from proxy.reading.library import Library
 from proxy.record import Keep, RecordWriter
@@ -120,7 +120,7 @@ class _Parts:
         self._started_ns = time.time_ns()
         self._runner: web.AppRunner | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.metrics = PrometheusExporter(self._readings)
+        self.metrics = PrometheusExporter(self._figures)
         store = settings.store
         keep = Keep(age_ns=store.keep.ns, max_bytes=int(store.max_size))
         self.data_dir = Path(store.path)
@@ -279,29 +279,13 @@ class _Parts:
             "says": list(explain(self.settings)),
         }
 
-    def _readings(self) -> Mapping[str, float]:
-        wire, box = self.server.counters, self.outbox.readings()
-        return {
-            "requests_total": wire.requests_total,
-            "open_connections": wire.open_connections,
-            "open_exchanges": wire.open_exchanges,
-            "open_streams": wire.open_streams,
-            "upstream_connections": wire.upstream_connections,
-            "buffered_bytes": wire.buffered_bytes,
-            "rejected_connections_total": wire.rejected_connections_total,
-            "faults_total": sum(wire.faults.values()),
-            "unmodelled_total": sum(self.core.unmodelled.values()),
-            "record_queued": box.queued,
-            "record_queued_bytes": box.queued_bytes,
-            "record_lag_seconds": box.lag_s,
-            "record_dropped_bodies_total": box.dropped_bodies,
-            "record_dropped_events_total": box.dropped_events,
-            "record_write_errors_total": sum(box.write_errors.values()),
-            "export_dropped_total": sum(lane.dropped for lane in box.exporters),
-            "export_failures_total": sum(lane.failures for lane in box.exporters),
-            **self.treasury.readings(),
-            "uptime_seconds": (time.time_ns() - self._started_ns) / 1e9,
-        }
+    def _figures(self) -> Iterator[Reading | Spread]:
+        """The process as it stands, for ``/metrics``."""
+        yield from vitals.of_the_wire(self.server.counters, self.core.unmodelled)
+        yield from self.server.shell.timings.spreads()
+        yield from vitals.of_the_outbox(self.outbox.readings())
+        yield from self.treasury.readings()
+        yield from vitals.of_the_process((time.time_ns() - self._started_ns) / 1e9)
 
     def _caught(self, where: str, error: BaseException) -> None:
         """A fault of ours anywhere: counted, and told once per kind."""

@@ -32,6 +32,7 @@ from proxy.wire.heads import (
 from proxy.wire.incoming import BadRequest, IncomingRequest, Pulse, Room
 from proxy.wire.relay import Client, Relay
 from proxy.wire.routes import Route, RouteTable, Unroutable
+from proxy.wire.timing import Timings
 from proxy.wire.upstream import Broken, Peer, UpstreamConnection, UpstreamPool
 
 __all__ = ["LiveExchange", "Opened", "Shell", "Thinker"]
@@ -63,6 +64,7 @@ class Shell:
     stand_in: Callable[[Head, str, str], tuple[Fields, str]] | None = None
     """Puts the upstream's real key in the place of a virtual one. Raises Unroutable."""
     pulse: Pulse = field(default_factory=Pulse)
+    timings: Timings = field(default_factory=Timings)
     requests: int = 0
     opened: int = 0
     """Exchanges whose request is whole, or streams past: what they are numbered by, as in a log."""
@@ -99,7 +101,7 @@ class LiveExchange:
         self._task = task
         self._id = shell.new_id()
         self._route: Route | None = None
-        self._watch = Watch(shell.thinker, shell.faults)
+        self._watch = Watch(shell.thinker, shell.faults, shell.timings)
         self._outgoing: tuple[Fields, str] | None = None
         self._drain_since = 0.0
         self.relay = Relay(shell.pulse, client, request, self._watch)

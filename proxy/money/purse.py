@@ -29,6 +29,7 @@ from proxy.money.demands import (
     streak_memory,
 )
 from proxy.money.passbook import Passbook
+from proxy.money.tally import Tally
 from proxy.money.unread import is_billable
 from proxy.ports import Dialect, Ledger, LedgerAway, Sink
 from proxy.pricing import Pricing, choices
@@ -93,8 +94,7 @@ class Purse:
         """What is held for replies made in the background, by the reply's id, until they are fetched."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewed_ns = time.time_ns()
-        self.refused = 0
-        self.would_refuse = 0
+        self.tally = Tally()
 
     # -- before a request goes out
 
@@ -188,9 +188,11 @@ class Purse:
             try:
                 grant = await ledger.reserve(claims, ttl_s=ttl_s, now_ns=now_ns, names=names)
             except LedgerAway:
+                self.tally.trouble("reserve")
                 if self.posture.away_open or not self._refuse(exchange, opened, self.rules.away()):
                     return ledger.unheld(claims, now_ns=now_ns)
                 return None
+            self.tally.answered()
             self.book.alerted(grant.alerts, exchange, opened)
             why = grant.refusal
             if why is None:
@@ -217,7 +219,7 @@ class Purse:
         if not self.posture.enforce and not stopped:
             self._observed(exchange, opened, why)
             return False
-        self.refused += 1
+        self.tally.refused(why, acted=True)
         reply = None
         if opened.placement is None:
             assert exchange.upstream is not None
@@ -227,7 +229,7 @@ class Purse:
         return True
 
     def _observed(self, exchange: Exchange, opened: Opened, why: Terminal) -> None:
-        self.would_refuse += 1
+        self.tally.refused(why, acted=False)
         self.book.refused(exchange, opened, why, f"would_{why.kind}")
 
     # -- after it
@@ -254,9 +256,12 @@ class Purse:
         try:
             receipt = await self.ledger.settle(grant, amounts, now_ns=now_ns)
         except LedgerAway:
+            self.tally.trouble("settle")
             return  # the ledger is closed: the lease ends by itself, charged as held
         finally:
             self._open.pop(grant.id, None)
+        if receipt.queued:
+            self.tally.trouble("settle")
         self.book.settled(exchange, opened, grant, amounts, receipt)
 
     def defer(self, tab: "_Tab", reply: str) -> None:
@@ -282,7 +287,16 @@ class Purse:
                 await self.ledger.renew(list(self._open.values()), ttl_s=self.posture.ttl_s, now_ns=now_ns)
             self.book.alerted(await self.ledger.sweep(now_ns=now_ns), None, None)
         except LedgerAway:
-            return
+            self.tally.trouble("beat")
+        else:
+            self.tally.answered()
+
+    async def count(self) -> None:
+        """Ask how all budgets stand, for the figures. What cannot be had now stays as it was."""
+        try:
+            self.tally.stand(await self.ledger.balances(now_ns=time.time_ns()))
+        except LedgerAway:
+            self.tally.trouble("balances")
 
     async def drain(self) -> None:
         """Wait for settlements under way."""

@@ -7,7 +7,7 @@ The one invariant: while there is nothing to hold, to stop or to recognise, the 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from policies.budgets import SHARES, Budget, Budgets
@@ -18,7 +18,7 @@ from proxy.exchange import Shell
 from proxy.model import Head, Identity
 from proxy.money.keyring import Keyring
 from proxy.money.purse import Posture, Purse
-from proxy.ports import Ledger, LedgerAway
+from proxy.ports import Ledger, LedgerAway, Reading
 from proxy.pricing import Pricing
 from proxy.stores import open_ledger
 from proxy.stores.ledger_lease import LeasedLedger
@@ -29,6 +29,11 @@ from proxy.verdict import Claim, to_nano
 SHARED_LOOK_S = 1.0
 """How often a shared ledger is asked for stops and keys; a file tells by its own times."""
 _BEAT_S = 5.0
+_COUNT_EVERY_S = 1.0
+_ASKED_S = 120.0
+"""Nobody asked for so long: the budgets are no longer counted for figures."""
+_COUNT_SHARE = 100
+"""Listing all counters holds up the ledger: it rests a hundred times as long as that took."""
 _NS_PER_MS = 1_000_000
 
 
@@ -117,7 +122,8 @@ class Treasury:
         self._shared: RedisLedger | None = None
         self._stops: Mapping[str, int] = {}
         self._seen: tuple[int, ...] = ()
-        self._looked_s = self._beaten_s = 0.0
+        self._looked_s = self._beaten_s = self._count_s = 0.0
+        self._asked_s = time.monotonic()
         self._away = False
 
     def opened(self) -> Ledger:
@@ -163,6 +169,8 @@ class Treasury:
         if self.purse is not None and now_s - self._beaten_s > min(_BEAT_S, self.purse.posture.ttl_s / 5):
             self._beaten_s = now_s
             await self.purse.beat()
+        if self.purse is not None:
+            await self._count(now_s)
 
     def _changed(self, now_s: float) -> bool:
         if self._settings.ledger.url is not None:
@@ -220,14 +228,19 @@ class Treasury:
         if self._ledger is not None:
             await self._ledger.close()
 
-    def readings(self) -> dict[str, float]:
-        """Counters for ``/metrics``."""
-        if self.purse is None:
-            return {}
-        return {
-            "budget_refusals_total": self.purse.refused,
-            "budget_would_refuse_total": self.purse.would_refuse,
-        }
+    async def _count(self, now_s: float) -> None:
+        """Bring the figures of the budgets up to date, where somebody reads them."""
+        assert self.purse is not None
+        if now_s < self._count_s or now_s - self._asked_s > _ASKED_S or not self._settings.budgets:
+            return
+        await self.purse.count()
+        took_s = time.monotonic() - now_s
+        self._count_s = now_s + max(_COUNT_EVERY_S, took_s * _COUNT_SHARE)
+
+    def readings(self) -> Iterable[Reading]:
+        """Figures for ``/metrics``; none while there is nothing to hold."""
+        self._asked_s = time.monotonic()
+        return self.purse.tally.readings() if self.purse is not None else ()
 
 
 def _stamps(path: Path) -> tuple[int, ...]:

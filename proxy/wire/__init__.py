@@ -2,5 +2,6 @@
 
 ``incoming`` and ``reader`` take requests, ``routes`` picks the upstream, ``upstream`` and ``dial``
 are the other side, ``relay`` passes the answer on, ``heads`` writes heads, ``answers`` speaks for
-us, ``guard`` keeps a fault of the thinking part away from the traffic.
+us, ``guard`` keeps a fault of the thinking part away from the traffic, ``timing`` adds up what it
+measures.
 """

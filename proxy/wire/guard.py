@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from proxy.model import EndKind, Exchange, Head, ResponseHead, Upstream
 from proxy.verdict import Reply
+from proxy.wire.timing import Buckets, Timings
 
 
 class Opened(Protocol):
@@ -84,12 +85,24 @@ class Faults:
 class Watch:
     """The thinking part's view of one exchange, behind the guard."""
 
-    __slots__ = ("_faults", "_opened", "_thinker", "end", "failed")
+    __slots__ = (
+        "_arrived_ns", "_faults", "_gaps", "_last_ns", "_opened", "_opened_ns", "_thinker", "_timings",
+        "_upstream", "end", "failed",
+    )  # fmt: skip
 
-    def __init__(self, thinker: Thinker, faults: Faults) -> None:
+    def __init__(self, thinker: Thinker, faults: Faults, timings: Timings) -> None:
         self._thinker = thinker
         self._faults = faults
+        self._timings = timings
         self._opened: Opened | None = None
+        self._upstream = ""
+        self._arrived_ns = 0
+        self._opened_ns = 0
+        """When the request was whole; 0: it is no model call, or it is on its way."""
+        self._last_ns = 0
+        """When the last chunk came."""
+        self._gaps: Buckets | None = None
+        """Where the gaps between chunks are counted, while a stream is under way."""
         self.failed = False
         """The thinking part failed on this exchange: it is not asked again, only closed."""
         self.end: EndKind | None = None
@@ -109,10 +122,15 @@ class Watch:
             if body is None:
                 self._opened = self._thinker.relay(exchange, now_ns)
             else:
+                self._measure_from(exchange, now_ns)
                 self._opened = self._thinker.open(exchange, body, now_ns)
         except Exception as error:  # noqa: BLE001
             self.fault("open", error)
         return self._opened
+
+    def _measure_from(self, exchange: Exchange, now_ns: int) -> None:
+        self._upstream = exchange.upstream.name if exchange.upstream is not None else ""
+        self._arrived_ns, self._opened_ns = exchange.arrived_ns, now_ns
 
     @property
     def request(self) -> Any:
@@ -127,7 +145,10 @@ class Watch:
         return self._opened.stamps if self._opened is not None and not self.failed else ()
 
     def edited(self, body: bytes) -> bytes:
-        """The body to send: as it came, unless an edit was made."""
+        """The body to send: as it came, unless an edit was made. What we add to its way ends here."""
+        if self._opened_ns:
+            self._timings.request.add(time.time_ns() - self._opened_ns)
+            self._opened_ns = 0
         return self._opened.body if self._opened is not None and not self.failed else body
 
     def sent(self) -> None:
@@ -139,6 +160,8 @@ class Watch:
                 self.fault("sent", error)
 
     def respond(self, head: ResponseHead) -> None:
+        if self._arrived_ns and (head.get(b"content-type") or b"").startswith(b"text/event-stream"):
+            self._gaps = self._timings.gaps(self._upstream)
         if self._opened is not None and not self.failed:
             try:
                 self._opened.respond(head, time.time_ns())
@@ -147,10 +170,22 @@ class Watch:
 
     def feed(self, data: bytes) -> None:
         if self._opened is not None and not self.failed:
+            now_ns = time.time_ns()
             try:
-                self._opened.feed(data, time.time_ns())
+                self._opened.feed(data, now_ns)
             except Exception as error:  # noqa: BLE001
                 self.fault("feed", error)
+            if self._arrived_ns:
+                self._measure(now_ns)
+
+    def _measure(self, now_ns: int) -> None:
+        """A chunk of a model's answer came at ``now_ns`` and has been passed on and read."""
+        if not self._last_ns:
+            self._timings.first(self._upstream).add(now_ns - self._arrived_ns)
+        elif self._gaps is not None:
+            self._gaps.add(now_ns - self._last_ns)
+        self._last_ns = now_ns
+        self._timings.chunk.add(time.time_ns() - now_ns)
 
     def close(self, end: EndKind) -> None:
         """The first call counts."""

@@ -4,6 +4,7 @@ from typing import Any
 
 from exporters.prometheus import MAX_MODELS, PrometheusExporter
 from proxy.model import Record
+from proxy.ports import Reading, Spread
 
 
 def attempt(**data: Any) -> Record:
@@ -32,12 +33,28 @@ def test_attempts_tokens_and_money_add_up() -> None:
 
 def test_OBS_07_ten_thousand_sessions_add_no_series() -> None:
     exporter = PrometheusExporter()
+    before: list[str] = []
     for number in range(10_000):
         ids = (f"ses_{number}", f"thr_{number}", f"trn_{number}", f"stp_{number}")
-        exporter.count(Record(1, "turn/end", *ids, {"cause": "completed"}))
+        exporter.count(Record(1, "session/start", ids[0], data={"key": f"key-{number}"}))
+        exporter.count(Record(1, "thread/start", *ids[:2], data={"kind": "main", "agent": f"a{number}"}))
         exporter.count(Record(1, "step/start", *ids, {"model": "m"}))
-    turns = [name for name in lines(exporter) if name.startswith("looptap_turns_total")]
-    assert turns == ['looptap_turns_total{cause="completed"}']
+        exporter.count(attempt(exchange=f"exc_{number}", response_id=f"msg_{number}", status=200))
+        told = {
+            "policy": "tools",
+            "kind": "denied",
+            "severity": "warning",
+            "evidence": {"tool": f"t{number}"},
+        }
+        exporter.count(Record(1, "finding", *ids, told))
+        exporter.count(
+            Record(1, "intervention", *ids, {"policy": "budgets", "kind": "deny", "subject": ids[2]})
+        )
+        exporter.count(Record(1, "budget/alert", *ids, {"budget": "turn", "subject": ids[2]}))
+        exporter.count(Record(1, "turn/end", *ids, {"cause": "completed"}))
+        if number == 0:
+            before = sorted(lines(exporter))
+    assert sorted(lines(exporter)) == before
 
 
 def test_models_beyond_the_bound_count_as_other() -> None:
@@ -58,9 +75,37 @@ def test_first_output_is_measured_from_the_requests_arrival() -> None:
 
 
 def test_live_readings_are_read_at_scrape_time() -> None:
-    now = {"open_streams": 1.0, "record_dropped_bodies_total": 0.0}
+    now: list[Reading | Spread] = [Reading("open_streams", "Open.", [((), 1.0)])]
     exporter = PrometheusExporter(lambda: now)
-    now["open_streams"] = 7
+    now[:] = [
+        Reading("open_streams", "Open.", [((), 7.0)]),
+        Reading("export_dropped_total", "Lost.", [(("otlp",), 2.0)], ("exporter",)),
+        Spread("added_seconds", "Added.", (0.1, 1.0), [(("chunk",), (2, 1, 1), 3.5)], ("phase",)),
+    ]
     seen = lines(exporter)
     assert seen["looptap_open_streams"] == 7
-    assert seen["looptap_record_dropped_bodies_total"] == 0
+    assert seen['looptap_export_dropped_total{exporter="otlp"}'] == 2
+    assert seen['looptap_added_seconds_bucket{le="1.0",phase="chunk"}'] == 3
+    assert seen['looptap_added_seconds_bucket{le="+Inf",phase="chunk"}'] == 4
+    assert seen['looptap_added_seconds_sum{phase="chunk"}'] == 3.5
+
+
+def test_what_upstreams_answered_is_told_by_class_and_too_many_requests_apart() -> None:
+    exporter = PrometheusExporter()
+    for status in (200, 201, 400, 429, 529, None):
+        exporter.count(attempt(status=status))
+    told = {
+        name: count for name, count in lines(exporter).items() if name.startswith("looptap_answers_total")
+    }
+    assert {name.split('status="')[1][:3]: count for name, count in told.items()} == {
+        "2xx": 2, "4xx": 1, "429": 1, "5xx": 1, "non": 1,
+    }  # fmt: skip
+
+
+def test_the_steps_of_a_turn_are_spread_by_its_cause() -> None:
+    exporter = PrometheusExporter()
+    exporter.count(Record(1, "turn/end", data={"cause": "completed", "steps": 3}))
+    exporter.count(Record(1, "turn/end", data={"cause": "steps", "steps": 60}))
+    seen = lines(exporter)
+    assert seen['looptap_turn_steps_bucket{cause="completed",le="4.0"}'] == 1
+    assert seen['looptap_turn_steps_sum{cause="steps"}'] == 60
