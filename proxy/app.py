@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,9 +199,10 @@ class _Parts:
         hosts = frozenset({"127.0.0.1", "localhost", "[::1]", host.lower()})
         application = admin.build(
             admin.AdminParts(
-                RecordCatalog(self.data_dir), token, hosts, self.ready, self.metrics.render, self._operator
+                RecordCatalog(self.data_dir), token, hosts, self.ready, self.metrics.render, self._operator,
+                self._ordered,
             )
-        )
+        )  # fmt: skip
         log = admin.ServerLog(self._caught).logger()
         self._runner = web.AppRunner(application, access_log=None, logger=log, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -266,6 +267,10 @@ class _Parts:
 
     def _operator(self) -> Operator:
         return Operator(self.settings, self.treasury.opened())
+
+    def _ordered(self, kind: str, data: Mapping[str, Any]) -> None:
+        """An operator's order by the admin port, written down."""
+        self.outbox.put(Record(time.time_ns(), "intervention", data={"policy": "operator", "kind": kind, **data}))
 
     # -- what is told
 

@@ -38,12 +38,15 @@ def write_a_turn(data_dir: Path) -> None:
             Record(1, "thread/start", *ids[:2], data=thread),
             Record(1, "turn/start", *ids[:3], data={"index": 0}),
             Record(1, "step/start", *ids, data=start),
-            CaptureStart(exchange, 0, 1, "p", "up", "h", "POST", "/v1/messages", (), BODY, None, {}, *ids),
+            CaptureStart(
+                exchange, 0, 1, "p", "up", "h", "POST", "/v1/messages", (), BODY,
+                session=ids[0], thread=ids[1], turn=ids[2], step=ids[3],
+            ),
             Record(2, "step/attempt", *ids, data=attempt),
             Record(2, "turn/end", *ids[:3], data=end),
             CaptureEnd(exchange, 2, "complete", 200, (), b"answer"),
         ]
-    )
+    )  # fmt: skip
     writer.close()
 
 
@@ -108,7 +111,13 @@ async def test_the_printed_url_turns_its_token_into_a_cookie(client: TestClient[
     cookie = answer.headers["Set-Cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
-    assert (await client.get("/api/v1/turns", cookies={"looptap_token": TOKEN})).status == 200
+    assert TOKEN not in cookie
+    name, value = cookie.partition(";")[0].split("=")
+    assert name == f"looptap_{client.port}"
+    client.session.cookie_jar.clear()
+    for cookies, status in (({name: value}, 200), ({name: TOKEN}, 401), ({"looptap_1": value}, 401)):
+        headers = {"Cookie": "; ".join(f"{k}={v}" for k, v in cookies.items())}
+        assert (await client.get("/api/v1/turns", headers=headers)).status == status
 
 
 async def test_turns_steps_and_bodies_are_read_by_id(client: TestClient[Any, Any]) -> None:

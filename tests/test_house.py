@@ -233,7 +233,9 @@ def test_each_module_says_what_lives_in_it(package: str) -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize("package", ["", "money", "reading", "terminal", "tracking", "wire"])
+@pytest.mark.parametrize(
+    "package", ["", "admin", "catalog", "money", "reading", "terminal", "tracking", "wire"]
+)
 def test_the_map_names_every_module(package: str) -> None:
     folder = ROOT / "proxy" / package
     named = set(

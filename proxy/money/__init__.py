@@ -2,6 +2,7 @@
 
 ``keyring`` and ``payers`` say who pays; ``bounds`` and ``demands`` how much a request could cost;
 ``purse`` reserves and settles one exchange, ``passbook`` keeps what is said about it, ``tally`` what
-metrics tell of it; ``treasury`` opens the ledger that the settings name, ``orders`` takes stop and topup; ``unread`` bounds what nobody
+metrics tell of it; ``treasury`` opens the ledger that the settings name, ``orders`` takes stop and topup,
+``forecast`` says how long budgets last; ``unread`` bounds what nobody
 can read. The ledgers themselves lie in ``proxy.stores``.
 """

@@ -19,9 +19,10 @@ from typing import Any
 from policies.budgets import Budget
 from proxy.config import Duration, Settings
 from proxy.model import rfc3339
+from proxy.money.forecast import lasting
 from proxy.money.keyring import new_key
 from proxy.money.treasury import budgets_of, counter_of
-from proxy.ports import Ledger
+from proxy.ports import Ledger, LedgerAway
 from proxy.record import Ambiguous, NotRecorded, Reader, RecordMissing
 from proxy.verdict import VirtualKey, to_nano
 
@@ -46,6 +47,12 @@ class Operator:
     async def budgets(self) -> list[dict[str, Any]]:
         """Every live counter."""
         return [balance.public() for balance in await self._ledger.balances(now_ns=time.time_ns())]
+
+    async def forecast(self, turn: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """How many more steps the budgets of a turn last. Nothing where the ledger is away."""
+        with suppress(LedgerAway):
+            return lasting(turn, await self._ledger.balances(now_ns=time.time_ns()))
+        return []
 
     # -- stop
 

@@ -1,0 +1,76 @@
+"""The routes that act: counters, stop, top-up. Each order that is carried out leaves an event.
+
+An order that names nothing known is refused in words, and nothing is written.
+"""
+
+from collections.abc import Awaitable
+from typing import Any
+
+from aiohttp import web
+
+from proxy.admin import shapes
+from proxy.admin.asking import Route, json, text, told
+from proxy.admin.parts import AdminParts, Orders
+from proxy.ports import LedgerAway
+
+JSON = "application/json"
+
+
+class Ordering:
+    """Budgets and what may be done about them."""
+
+    def __init__(self, parts: AdminParts) -> None:
+        self._parts = parts
+
+    def routes(self) -> list[Route]:
+        """The table of these routes."""
+        return [
+            Route("GET", "/api/v1/budgets", self.budgets, "Every live counter",
+                  {JSON: shapes.many(shapes.COUNTER)}, fails=(503,)),
+            Route("POST", "/api/v1/stop", self.stop,
+                  "Refuse what a turn, thread, session or key asks from now on; `lift` lets it go on",
+                  {JSON: shapes.STOPPED}, takes=shapes.STOP, fails=(415, 503)),
+            Route("POST", "/api/v1/topup", self.topup, "Raise a limit in its current window",
+                  {JSON: shapes.COUNTER}, takes=shapes.TOPUP, fails=(415, 503)),
+        ]  # fmt: skip
+
+    async def budgets(self, request: web.Request) -> web.Response:
+        return json(await _carried_out(self._orders().budgets()))
+
+    async def stop(self, request: web.Request) -> web.Response:
+        order = await told(request, frozenset({"id", "lift"}))
+        lift = order.get("lift", False)
+        if not isinstance(lift, bool):
+            raise web.HTTPBadRequest(reason="lift must be true or false")
+        whole = await _carried_out(self._orders().stop(text(order, "id"), lift=lift))
+        self._parts.audit("go_on" if lift else "stop", {"id": whole})
+        return json({"id": whole, "stopped": not lift})
+
+    async def topup(self, request: web.Request) -> web.Response:
+        order = await told(request, frozenset({"budget", "subject", "add", "dimension"}))
+        optional = {
+            name: text(order, name) for name in ("subject", "dimension") if order.get(name) is not None
+        }
+        budget, add = text(order, "budget"), text(order, "add")
+        counter = await _carried_out(self._orders().topup(budget, add, **optional))
+        facts = {name: counter[name] for name in ("scope", "subject", "window", "dimension", "limit")}
+        self._parts.audit("topup", {"budget": budget, "add": add, **facts})
+        return json(counter)
+
+    def _orders(self) -> Orders:
+        if self._parts.orders is None:
+            raise web.HTTPServiceUnavailable(reason="nothing can be ordered here")
+        return self._parts.orders()
+
+
+async def _carried_out(work: Awaitable[Any]) -> Any:
+    try:
+        return await work
+    except LedgerAway as error:
+        raise web.HTTPServiceUnavailable(reason=_line(error)) from None
+    except ValueError as error:
+        raise web.HTTPBadRequest(reason=_line(error)) from None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,80 @@
+// The API and the events. One stream of events for the whole page.
+
+export class Failed extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function answer(response) {
+  if (response.ok) return response.json();
+  let message = `the proxy answered ${response.status}`;
+  try {
+    message = (await response.json()).error ?? message;
+  } catch {
+    // no JSON: the status says enough
+  }
+  throw new Failed(response.status, message);
+}
+
+async function call(path, init) {
+  let response;
+  try {
+    response = await fetch(path, { credentials: "same-origin", ...init });
+  } catch {
+    throw new Failed(0, "the proxy does not answer");
+  }
+  return answer(response);
+}
+
+export function query(facts) {
+  const set = new URLSearchParams();
+  for (const [name, value] of Object.entries(facts)) if (value !== undefined && value !== null && value !== "") set.set(name, value);
+  const text = set.toString();
+  return text ? `?${text}` : "";
+}
+
+export function get(path, facts = {}) {
+  return call(`/api/v1/${path}${query(facts)}`);
+}
+
+export function post(path, body) {
+  return call(`/api/v1/${path}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+}
+
+const followers = new Set();
+let source = null;
+
+/** Be told of each event; answers a function that ends it. */
+export function follow(tell) {
+  followers.add(tell);
+  return () => followers.delete(tell);
+}
+
+export function connect(onState) {
+  source = new EventSource("/api/v1/events");
+  source.onopen = () => onState("on");
+  source.onerror = () => onState("off");
+  source.onmessage = (message) => {
+    const event = JSON.parse(message.data);
+    for (const tell of followers) tell(event);
+  };
+  addEventListener("pagehide", () => source.close());
+}
+
+/** Run at most once in a while, and once more after the last call. */
+export function calmly(work, ms) {
+  let timer = null;
+  let last = 0;
+  const run = () => {
+    timer = null;
+    last = Date.now();
+    work();
+  };
+  const ask = () => {
+    if (timer === null) timer = setTimeout(run, Math.max(0, last + ms - Date.now()));
+  };
+  ask.stop = () => clearTimeout(timer);
+  return ask;
+}

@@ -1,0 +1,34 @@
+// Small marks that several views use.
+
+import { h, line } from "./dom.js";
+import { ago, causeTone, clock, SEVERITY, short } from "./words.js";
+
+export function since(text) {
+  return h("time", { datetime: text, title: clock(text), "data-ago": "" }, ago(text));
+}
+
+/** Keep the ages true; the page does it now and then. */
+export function ageAll() {
+  for (const one of document.querySelectorAll("time[data-ago]")) one.textContent = ago(one.dateTime);
+}
+
+export function cause(turn) {
+  const word = turn.open ? "open" : turn.cause ?? "?";
+  return h("span", { class: `badge ${causeTone(turn)}`, title: turn.by ? `by ${line(turn.by, 40)}` : null }, line(word, 24));
+}
+
+export function severity(word) {
+  return h("span", { class: `badge ${SEVERITY[word] ?? ""}` }, line(word, 16));
+}
+
+export function labels(of) {
+  return Object.entries(of ?? {}).slice(0, 8).map(([name, value]) => h("span", { class: "tag inline", title: line(`${name}=${value}`, 140) }, line(`${name}=${value}`, 40)));
+}
+
+export function turnLink(id, text) {
+  return h("a", { href: `#/turn/${encodeURIComponent(id)}`, class: "mono" }, text ?? short(id));
+}
+
+export function failed(error) {
+  return h("p", { class: "said", role: "alert" }, error.message);
+}

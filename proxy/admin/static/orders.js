@@ -1,0 +1,28 @@
+// Orders: stop and top-up, each asked for once more before it is sent.
+
+import { post } from "./api.js";
+import { ask, field } from "./dialogs.js";
+import { h, line, tell } from "./dom.js";
+import { amount } from "./words.js";
+
+export function askStop(id, what, lift = false) {
+  const words = lift
+    ? "Its requests are let through again."
+    : `Every later request of this ${what} is refused, on every instance. What is running now ends by itself. It can be lifted again.`;
+  ask(`${lift ? "Let go on" : "Stop"} ${what} ${line(id, 40)}?`, h("p", {}, words), async () => {
+    await post("stop", { id, lift });
+    tell(lift ? "It may go on" : "Stopped");
+  }, lift ? "Let go on" : "Stop it", !lift);
+}
+
+export function askTopup(counter, done) {
+  const unit = { spend_usd: "US dollars, as 2 or 0.50", wall_clock: "a duration, as 30m or 2h" }[counter.dimension] ?? `${counter.dimension}, a whole number`;
+  ask(`More for budget ${line(counter.name, 40)}`, [
+    h("p", {}, `${line(counter.scope, 40)} `, h("code", {}, line(counter.subject, 60)), `: ${amount(counter.dimension, counter.used)} of ${amount(counter.dimension, counter.limit)} used in this ${line(counter.window, 20)}.`),
+    field("add", `Raise the limit by (${unit})`, { required: true, autofocus: true, inputmode: "decimal" }),
+  ], async (form) => {
+    const made = await post("topup", { budget: counter.name, subject: counter.subject, dimension: counter.dimension, add: String(form.get("add")).trim() });
+    tell(`The limit is now ${amount(made.dimension, made.limit)}`);
+    done();
+  }, "Raise the limit");
+}
