@@ -71,6 +71,8 @@ from proxy.tracking.turns import (
 from proxy.verdict import Terminal
 
 IDLE_NS = 1_800_000_000_000
+_MOST_IDLE = 500
+"""Turns on watch before those that have ended are first taken off it."""
 _MOST_ITEMS = 512
 """Items of one request that are told one by one (a thread first seen in its middle brings many)."""
 
@@ -86,7 +88,7 @@ class Tracker:
         idle_after_ns: int = IDLE_NS,
         previews: bool = False,
         texts: bool = True,
-        max_bytes: int = 256_000_000,
+        max_bytes: int = 128_000_000,
         max_threads: int = 50_000,
         max_request_bytes: int = 128_000_000,
     ) -> None:
@@ -107,6 +109,7 @@ class Tracker:
         self._changed: dict[str, Thread] = {}
         """Threads whose head has changed since it was last taken, oldest change first."""
         self._watched = 0
+        self._most_idle = _MOST_IDLE
 
     # -- a request comes
 
@@ -367,7 +370,7 @@ class Tracker:
                 thread.conversation = placement.request.held
                 scope.held[thread.conversation] = step
         self.shelf.slim(thread)
-        early, step.early = step.early, []
+        early, step.early = step.early, ()
         if early:
             delta = pair(early, [(step, call) for call in step.calls], {}, guess=True)
             self._answer(delta, placement.exchange, now_ns, None)
@@ -400,6 +403,10 @@ class Tracker:
     def _watch(self, turn: Turn, due_ns: int) -> None:
         self._watched += 1
         heapq.heappush(self._idle, (due_ns, self._watched, turn))
+        if len(self._idle) > self._most_idle:  # of turns that have ended, whole threads would hang here
+            self._idle = [entry for entry in self._idle if entry[2].open]
+            heapq.heapify(self._idle)
+            self._most_idle = _MOST_IDLE + 2 * len(self._idle)
 
     def _forgotten(self, thread: Thread) -> None:
         """A thread leaves memory: what was open in it will not be heard of again."""
@@ -530,7 +537,7 @@ class Tracker:
         for step in {id(step): step for _, step, _ in delta.answers}.values():
             self._close_step(step, now_ns, only_if_answered=True)
         if base is not None and base.running and not base.whole:
-            base.early.extend(item for item in delta.items if item.kind == "tool_result")
+            base.early = [*base.early, *(item for item in delta.items if item.kind == "tool_result")]
 
     def _tell_input(self, step: Step, delta: Delta, exchange: Exchange, now_ns: int) -> None:
         """Tell what else a request brings. Results that answer nothing we know stay without a step."""

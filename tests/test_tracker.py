@@ -5,6 +5,7 @@ from dataclasses import replace
 import orjson
 
 from proxy.model import Hints, Identity, Item
+from proxy.tracking.shelf import LIVELY
 from proxy.tracking.threads import EQUALS
 from proxy.verdict import Terminal
 from tests.play import (
@@ -533,6 +534,43 @@ def test_long_sessions_stay_small() -> None:
     assert len(scope.replies) < 48
     assert len(scope.calls) < 48
     assert play.tracker.shelf.held_bytes < 200_000
+
+
+def test_a_session_that_others_followed_keeps_few_steps_and_still_goes_on() -> None:
+    play = Play()
+    asked = first = request(TASK)
+    for n in range(20):
+        id = f"toolu_{n:06d}zz"
+        play.step(asked, call(id))
+        asked = grown(asked, assistant(call(id)), results(result(id)))
+    for n in range(LIVELY):
+        play.step(request(user(f"question {n}")), said("a"))
+    thread = next(iter(play.tracker.shelf.threads.values()))
+    assert [step.index for step in thread.steps] == [0, 1, 2, 4, 8, 16, 17, 18, 19]
+    play.step(asked, said("Done."))
+    assert play.threads()[0]["turns"][0]["cause"] == "completed"
+    play.step(
+        grown(first, assistant(call("toolu_000000zz")), results(result("toolu_000000zz", "no"))), said("x")
+    )
+    assert [t["parent"] for t in play.threads() if "parent" in t] == [thread.id]
+
+
+def test_turns_that_ended_are_not_watched_for_long() -> None:
+    play = Play()
+    for n in range(3_000):
+        play.step(request(user(f"question {n}")), said("a"))
+    assert len(play.tracker._idle) < 1_600
+
+
+def test_an_answer_that_ends_after_its_thread_was_forgotten_weighs_nothing() -> None:
+    play = Play()
+    play.tracker.shelf._max_threads = 3
+    late = play.ask(request(TASK))
+    for n in range(5):
+        play.step(request(user(f"question {n}")), said("a"))
+    play.answer(late, said("Done."))
+    shelf = play.tracker.shelf
+    assert shelf.held_bytes == sum(thread.weight for thread in shelf.threads.values())
 
 
 def test_a_question_asked_endlessly_is_looked_up_among_its_newest_only() -> None:

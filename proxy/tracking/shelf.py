@@ -10,10 +10,13 @@ from collections.abc import Callable
 from proxy.model import Exchange, ModelRequest
 from proxy.tracking.threads import Scope, Thread
 
+LIVELY = 300
+"""Threads last used that keep all steps a thread may keep; those behind them keep a few."""
+RESTING_STEPS = 4
 KEPT_TEXTS = 4
 """Newest replies of a thread whose text is kept, to know them when they come back rewritten."""
 THREAD_BYTES = 2_000
-STEP_BYTES = 1_500
+STEP_BYTES = 2_000
 CALL_BYTES = 200
 MESSAGE_BYTES = 900
 """What the objects of a message take beside its text."""
@@ -39,6 +42,7 @@ class Shelf:
         self._max_request_bytes = max_request_bytes
         self._requests: OrderedDict[str, int] = OrderedDict()
         self._request_bytes = 0
+        self._lively: OrderedDict[str, Thread] = OrderedDict()
 
     def scope(self, name: str) -> Scope:
         """The scope of one key, opened if need be."""
@@ -81,6 +85,8 @@ class Shelf:
 
     def weigh(self, thread: Thread) -> None:
         """Count a thread's bytes anew."""
+        if thread.id not in self.threads:
+            return  # its last exchange ends after it was forgotten
         weight = THREAD_BYTES + STEP_BYTES * len(thread.steps)
         for step in thread.steps[-1 - KEPT_TEXTS :]:
             weight += len(step.text) + sum(CALL_BYTES + len(call.arguments) for call in step.calls)
@@ -91,6 +97,12 @@ class Shelf:
         """Note that a thread is in use, and make room."""
         self.threads.move_to_end(thread.id)
         thread.scope.touch(thread)
+        self._lively[thread.id] = thread
+        self._lively.move_to_end(thread.id)
+        if len(self._lively) > LIVELY:
+            _, resting = self._lively.popitem(last=False)
+            resting.scope.thin(resting, RESTING_STEPS)
+            self.weigh(resting)
         while len(self.threads) > self._max_threads or self.held_bytes > self._max_bytes:
             oldest = next(iter(self.threads.values()))
             if oldest is thread:
@@ -102,6 +114,7 @@ class Shelf:
         self._on_forget(thread)
         thread.scope.forget_thread(thread)
         del self.threads[thread.id]
+        self._lively.pop(thread.id, None)
         self.held_bytes -= thread.weight
         thread.weight = 0
         self._request_bytes -= self._requests.pop(thread.id, 0)

@@ -10,7 +10,7 @@ The invariant: no look-up crosses a ``Scope``, which is one key of one team.
 
 import re
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from hashlib import blake2b
@@ -144,7 +144,7 @@ class Step:
     matched_by: MatchedBy
     place: int = 0
     """Its number in the turn, once it has gone out."""
-    asks: list[bytes] = field(default_factory=list)
+    asks: tuple[bytes, ...] = ()
     """The same for every attempt; they may differ in what does not count."""
     exchange: str = ""
     number: int = 0
@@ -163,10 +163,10 @@ class Step:
     summaries: tuple[bytes, ...] = ()
     """Names of the provider's summary blocks in the reply, each found by itself."""
     text: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: Sequence[Call] = ()
     brought: tuple[tuple[str, bool], ...] = ()
     """Results that its request brings (tool, whether an error), until it goes out."""
-    early: list[Item] = field(default_factory=list)
+    early: Sequence[Item] = ()
     """Results that came before their call had been read to its end."""
     response_id: str | None = None
     stop_reason: str | None = None
@@ -272,10 +272,10 @@ class Scope:
         self.sessions: dict[tuple[str, str], Session] = {}
         self.agents: dict[tuple[str, str | None], Thread] = {}
         """The thread last used of each agent that a client names, by session and agent."""
-        self.asks: dict[bytes, list[Step]] = {}
-        self.replies: dict[bytes, list[Step]] = {}
-        self.sayings: dict[bytes, list[Step]] = {}
-        self.calls: dict[str, list[Step]] = {}
+        self.asks: dict[bytes, tuple[Step, ...]] = {}
+        self.replies: dict[bytes, tuple[Step, ...]] = {}
+        self.sayings: dict[bytes, tuple[Step, ...]] = {}
+        self.calls: dict[str, tuple[Step, ...]] = {}
         self.held: dict[str, Step] = {}
         self.recent: deque[Step] = deque(maxlen=RECENT_REPLIES)
         """Newest replies, to find the one that a summary or a side call quotes."""
@@ -304,11 +304,18 @@ class Scope:
                 self.forget_step(old)
                 thread.steps.remove(old)
 
+    def thin(self, thread: Thread, newest: int) -> None:
+        """Forget old steps as ``add_step`` does, but for fewer of the newest."""
+        for old in thread.steps[:-newest]:
+            if old.index & (old.index - 1) and not old.running:
+                self.forget_step(old)
+        thread.steps = [step for step in thread.steps if not step.forgotten]
+
     def add_ask(self, step: Step, ask: bytes) -> None:
         """Index what an attempt asked."""
         step.ask = ask
         if ask not in step.asks:
-            step.asks.append(ask)
+            step.asks = (*step.asks, ask)
             _insert(self.asks, ask, step)
 
     def add_reply(self, step: Step) -> None:
@@ -416,21 +423,11 @@ def _joining_ids(step: Step) -> set[str]:
     return {name for name in names if name is not None and joins(name)}
 
 
-def _insert(index: dict[Any, list[Step]], key: Any, step: Step) -> None:
-    steps = index.get(key)
-    if steps is None:
-        index[key] = [step]
-        return
-    steps.append(step)
-    if len(steps) > EQUALS:
-        del steps[0]
+def _insert(index: dict[Any, tuple[Step, ...]], key: Any, step: Step) -> None:
+    index[key] = (*index.get(key, ()), step)[-EQUALS:]
 
 
-def _remove(index: dict[Any, list[Step]], key: Any, step: Step) -> None:
-    steps = index.get(key)
-    if steps is None:
-        return
-    if step in steps:
-        steps.remove(step)
-    if not steps:
-        del index[key]
+def _remove(index: dict[Any, tuple[Step, ...]], key: Any, step: Step) -> None:
+    left = tuple(one for one in index.pop(key, ()) if one is not step)
+    if left:
+        index[key] = left
