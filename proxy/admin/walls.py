@@ -13,6 +13,7 @@ the cookies of a host to all its ports.
 import hmac
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
+from ipaddress import ip_address
 from typing import Any
 
 from aiohttp import web
@@ -68,7 +69,7 @@ def plain(status: int, text: str) -> web.Response:
 
 
 def _turned_away(request: web.Request, parts: AdminParts) -> web.StreamResponse | None:
-    if _host_name(request.host) not in parts.hosts:
+    if not _is_served(_host_name(request.host), request.path, parts):
         return plain(403, "this host name is not served here")
     if _from_elsewhere(request):
         return plain(403, _ELSEWHERE)
@@ -77,6 +78,11 @@ def _turned_away(request: web.Request, parts: AdminParts) -> web.StreamResponse 
     if request.method == "GET" and _same(request.query.get("token", ""), parts.token):
         return _into_cookie(request, parts.token)
     return None if _authorised(request, parts.token) else plain(401, _WANTED)
+
+
+def _is_served(host: str, path: str, parts: AdminParts) -> bool:
+    """By its names; probes and scrapes also by whatever address it has, which no DNS name can stand for."""
+    return host in parts.hosts or (path in _OPEN_PATHS and _is_address(host))
 
 
 def _from_elsewhere(request: web.Request) -> bool:
@@ -121,6 +127,14 @@ def _into_cookie(request: web.Request, token: str) -> web.Response:
 
 def _same(given: str, wanted: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), wanted.encode())
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _host_name(host: str) -> str:

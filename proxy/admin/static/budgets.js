@@ -6,7 +6,7 @@ import { h, line, put } from "./dom.js";
 import { failed, since, turnLink } from "./marks.js";
 import { askStop, askTopup } from "./orders.js";
 import { table } from "./table.js";
-import { amount, count, money, short, time } from "./words.js";
+import { amount, many, money, short, time } from "./words.js";
 
 const WINDOWS = { minute: 60e3, hour: 3600e3, day: 86400e3, week: 7 * 86400e3, month: 30.4 * 86400e3 };
 
@@ -86,7 +86,7 @@ function spenders() {
         h("td", { class: "name" }, by.value === "session" && row.name ? h("a", { class: "mono", href: `#/turns?session=${encodeURIComponent(row.name)}` }, short(row.name)) : line(row.name ?? "?", 50)),
         h("td", {}, h("div", { class: "bar", "aria-hidden": "true" }, h("i", { "width%": (100 * Number(row.cost_usd ?? 0)) / most }))),
         h("td", { class: "num" }, money(row.cost_usd, row.cost_quality), row.cost_quality === "unpriced" ? h("span", { class: "dim" }, " + unpriced") : null),
-        h("td", { class: "num dim" }, `${count(row.turns)} turns`))))) : h("p", { class: "none" }, "Nothing spent in that time."));
+        h("td", { class: "num dim" }, many(row.turns, "turn")))))) : h("p", { class: "none" }, "Nothing spent in that time."));
     } catch (error) {
       put(body, failed(error));
     }

@@ -5,7 +5,7 @@ import { h, line, put, s } from "./dom.js";
 import { failed } from "./marks.js";
 import { nice } from "./plots.js";
 import { sheet } from "./turn.js";
-import { count, money, percent } from "./words.js";
+import { count, many, money, percent } from "./words.js";
 
 const SPANS = [["", "all recorded"], [86400, "last day"], [7 * 86400, "last 7 days"], [30 * 86400, "last 30 days"]];
 const TONES = { completed: "good", interrupted: "faintfill", superseded: "faintfill", abandoned: "faintfill", max_tokens: "warnfill", context_window: "warnfill" };
@@ -73,7 +73,7 @@ function ends(rows, kind, width) {
       const word = part * long > 70 ? s("text", { x: at + 6, y: n * ROW + 16.5, class: "on" }, `${line(cause, 14)} ${percent(part)}`) : null;
       at += part * long;
       return [bar, word];
-    }), s("text", { x: width, y: n * ROW + 16, "text-anchor": "end" }, `${count(row.turns)} turns`)];
+    }), s("text", { x: width, y: n * ROW + 16, "text-anchor": "end" }, many(row.turns, "turn"))];
   });
   const words = { good: "completed", failed: "failed", warnfill: "cut short", faintfill: "left by the user" };
   return [picture(width, rows.slice(0, 20).length * ROW + 4, rows.slice(0, 20).map((row) => `${named(row, kind)}: ${Object.entries(row.causes).map(([cause, part]) => `${cause} ${percent(part)}`).join(", ")}`).join("; "), drawn),
@@ -110,7 +110,7 @@ function survival(rows, kind, width) {
     [0, 0.5, 1].map((part) => [s("line", { class: "axis", x1: 40, x2: width - 20, y1: y(part), y2: y(part) }), s("text", { x: 34, y: y(part) + 4, "text-anchor": "end" }, percent(part))]),
     [0, 0.25, 0.5, 0.75, 1].map((part) => s("text", { x: x(part * far), y: tall - 8, "text-anchor": "middle" }, count(Math.round(part * far)))),
     shown.map((row, n) => s("path", { class: `hue${n}`, fill: "none", "stroke-width": 1.8, d: curve(row.failure_rate_per_step) }, s("title", {}, named(row, kind))))),
-  h("div", { class: "legend" }, shown.map((row, n) => h("span", {}, h("i", { class: `hue${n}` }), `${named(row, kind)}: half-life ${row.half_life_steps ?? "?"} steps, from ${count(row.failures)} failures`)))];
+  h("div", { class: "legend" }, shown.map((row, n) => h("span", {}, h("i", { class: `hue${n}` }), `${named(row, kind)}: half-life ${row.half_life_steps ?? "?"} steps, from ${many(row.failures, "failure")}`)))];
 }
 
 function cost(rows, kind, width) {
@@ -127,14 +127,14 @@ function cost(rows, kind, width) {
 function tools(rows, width) {
   const shown = rows.slice(0, 30);
   const high = Math.max(...shown.map((row) => row.calls), 1);
-  const long = width - NAME - 330;
+  const long = Math.max(60, width - NAME - 430);
   return picture(width, shown.length * ROW + 4, shown.map((row) => `${line(row.tool ?? "?", 34)}: ${row.calls} calls`).join("; "), shown.map((row, n) => {
     const wide = Math.max(1, (long * row.calls) / high);
     const bad = row.error_rate ? wide * row.error_rate : 0;
     return [nameAt(line(row.tool ?? "?", 32), n * ROW + 16),
       s("rect", { class: "tool", x: NAME, y: n * ROW + 6, width: wide, height: 13, rx: 2 }),
       s("rect", { class: "failed", x: NAME, y: n * ROW + 6, width: bad, height: 13, rx: 2 }),
-      s("text", { x: NAME + wide + 6, y: n * ROW + 17 }, `${count(row.calls)} calls, ${row.errors === null ? "errors not told" : `${percent(row.error_rate)} failed`}`),
+      s("text", { x: NAME + wide + 6, y: n * ROW + 17 }, `${many(row.calls, "call")}, ${row.errors === null ? "errors not told" : `${percent(row.error_rate)} failed`}`),
       s("text", { x: width, y: n * ROW + 17, "text-anchor": "end" }, line(Object.entries(row.findings).map(([name, number]) => `${name} ${number}`).join(", "), 44))];
   }));
 }

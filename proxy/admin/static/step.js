@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { h, inert, line, put, quoted } from "./dom.js";
 import { failed } from "./marks.js";
-import { count, duration, money, time } from "./words.js";
+import { count, duration, many, money, time } from "./words.js";
 
 export function stepPanel(turn, step, place, events) {
   const seen = h("div", { class: "body" }, h("p", { class: "dim" }, "Loading …"));
@@ -36,14 +36,14 @@ function shown(told, turn) {
   }
   const fresh = told.parts.filter((part) => part.new).length;
   return [
-    h("p", { class: "dim" }, `${count(told.parts.length)} parts in ${told.bytes.toLocaleString("en")} bytes; `, h("b", {}, `${count(fresh)} new${since}`), "."),
+    h("p", { class: "dim" }, `${many(told.parts.length, "part")} in ${told.bytes.toLocaleString("en")} bytes; `, h("b", {}, `${count(fresh)} new${since}`), "."),
     groups.map((group) => (group.fresh ? group.parts.map((part) => message(part)) : old(group.parts, since))),
   ];
 }
 
 /** What the model had seen before is folded, and drawn only when it is opened. */
 function old(parts, since) {
-  const folded = h("details", {}, h("summary", {}, `${count(parts.length)} ${parts.length === 1 ? "part" : "parts"} unchanged${since}`));
+  const folded = h("details", {}, h("summary", {}, `${many(parts.length, "part")} unchanged${since}`));
   folded.addEventListener("toggle", () => {
     if (folded.open && folded.children.length === 1) folded.append(...parts.map((part) => message(part)));
   });

@@ -43,9 +43,9 @@ export function timeline(turn, width, { chosen, onpick, now }) {
   const spans = rows.filter((row) => row.bars);
   if (!spans.length) return h("p", { class: "none" }, "No step went out.");
   const from = Math.min(...spans.map((row) => row.bars.began));
-  const to = Math.max(...spans.map((row) => row.bars.ended), from + 1);
+  const to = Math.min(Math.max(...spans.map((row) => row.bars.ended), from + 1), heard(spans, from));
   const right = Math.max(width - RIGHT, LEFT + 60);
-  const x = (at) => LEFT + ((at - from) / (to - from)) * (right - LEFT);
+  const x = (at) => LEFT + ((Math.min(at, to) - from) / (to - from)) * (right - LEFT);
   const wide = (a, b) => Math.max(1.5, x(b) - x(a));
   const drawn = [];
   let y = 22;
@@ -83,6 +83,16 @@ export function timeline(turn, width, { chosen, onpick, now }) {
   return h("div", {},
     s("svg", { class: "plot", width, height: y + 4, viewBox: `0 0 ${width} ${y + 4}`, role: "img", "aria-label": label }, axis(from, to, x, y, right), drawn),
     h("div", { class: "legend" }, [["wait", "waiting"], ["stream", "streaming"], ["tool", "tools"], ["failed", "failed"]].map(([kind, word]) => h("span", {}, h("i", { class: kind }), word))));
+}
+
+/** How far the picture goes: what has been waited for since hours shall not squeeze all that happened. */
+function heard(spans, from) {
+  let last = from;
+  for (const row of spans) {
+    for (const one of row.bars.attempts) last = Math.max(last, one.running ? one.began : one.ended);
+    for (const tool of row.bars.tools) last = Math.max(last, tool.ended ?? tool.began);
+  }
+  return last + Math.max(5000, 0.4 * (last - from));
 }
 
 function flag(step, turn, row, x, y) {

@@ -10,7 +10,7 @@ import { costs, tokens } from "./plots.js";
 import { stepPanel } from "./step.js";
 import { table } from "./table.js";
 import { timeline } from "./timeline.js";
-import { clock, count, duration, money, share, short, time } from "./words.js";
+import { clock, count, duration, many, money, share, short, time } from "./words.js";
 
 const MANY = 10000;
 
@@ -133,7 +133,7 @@ function figures(turn) {
     ["Model", line([...new Set(turn.steps.map((step) => step.model))].join(", ") || "?", 60)],
     ["Started", clock(turn.started_at), [since(turn.started_at), " ago"]],
     [turn.open ? "Running" : "Took", duration(end - time(turn.started_at))],
-    ["Steps", count(turn.steps.length), turn.threads ? `${turn.threads.length} threads below` : null],
+    ["Steps", count(turn.steps.length), turn.threads ? `${many(turn.threads.length, "thread")} below` : null],
     ["Input", count(usage.input_tokens), `${share(usage.cache_read_tokens, usage.input_tokens)} cached`],
     ["Output", count(usage.output_tokens), usage.reasoning_tokens ? `${count(usage.reasoning_tokens)} thinking` : null],
     ["Cost", money(turn.cost_usd, turn.cost_quality), turn.cost_quality],

@@ -10,6 +10,10 @@ export function count(value) {
   return `${(number / 1e6).toFixed(number < 1e7 ? 2 : 1)}M`;
 }
 
+export function many(value, word) {
+  return `${count(value)} ${word}${value === 1 ? "" : "s"}`;
+}
+
 export function money(value, quality) {
   if (value === undefined || value === null) return UNKNOWN;
   const usd = Number(value);
