@@ -32,8 +32,8 @@ _BEAT_S = 5.0
 _COUNT_EVERY_S = 1.0
 _ASKED_S = 120.0
 """Nobody asked for so long: the budgets are no longer counted for figures."""
-_COUNT_SHARE = 100
-"""Listing all counters holds up the ledger: it rests a hundred times as long as that took."""
+_COUNT_REST = 20
+"""Listing all counters holds up the ledger: it rests so many times as long as that took."""
 _NS_PER_MS = 1_000_000
 
 
@@ -235,7 +235,7 @@ class Treasury:
             return
         await self.purse.count()
         took_s = time.monotonic() - now_s
-        self._count_s = now_s + max(_COUNT_EVERY_S, took_s * _COUNT_SHARE)
+        self._count_s = now_s + max(_COUNT_EVERY_S, took_s * _COUNT_REST)
 
     def readings(self) -> Iterable[Reading]:
         """Figures for ``/metrics``; none while there is nothing to hold."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -62,8 +63,8 @@ BUDGETS = [
 ]
 
 
-async def test_what_passed_is_told(tmp_path: object) -> None:
-    async with stage(tmp_path, streams, budgets=BUDGETS) as here:  # type: ignore[arg-type]
+async def test_what_passed_is_told(tmp_path: Path) -> None:
+    async with stage(tmp_path, streams, budgets=BUDGETS) as here:
         assert [await ask(here, f"call {n}") for n in range(3)] == [200, 200, 402]
         row = 'budget="org",dimension="spend_usd",scope="org",subject="default",window="month"'
         seen = await counted(here, f"looptap_budget_reserved{{{row}}}", 0)
@@ -81,11 +82,29 @@ async def test_what_passed_is_told(tmp_path: object) -> None:
         assert seen["looptap_ledger_away"] == 0
 
 
-async def test_OBS_07_more_clients_add_no_series(tmp_path: object) -> None:
-    async with stage(tmp_path, streams, budgets=BUDGETS) as here:  # type: ignore[arg-type]
+async def test_OBS_07_more_clients_add_no_series(tmp_path: Path) -> None:
+    async with stage(tmp_path, streams, budgets=BUDGETS) as here:
         await ask(here, "the first")
         before = await counted(here, 'looptap_turns_total{cause="completed"}', 1)
         for number in range(20):
             await ask(here, f"session {number}", f"customer-{number}")
         after = await counted(here, 'looptap_turns_total{cause="completed"}', 21)
         assert set(after) == set(before)
+
+
+async def test_probes_and_scrapes_come_by_address_everything_else_by_a_name_that_is_known(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, streams) as here, aiohttp.ClientSession() as session:
+        base = here.running.admin_url.partition("/?")[0]
+        token = here.running.admin_url.partition("token=")[2]
+        seen = {}
+        for host in ("10.2.3.4:4041", "[fd00::7]:4041", "looptap.evil.example:4041"):
+            for path in ("/healthz", "/readyz", "/metrics", "/api/v1/turns"):
+                fields = {"Host": host, "Authorization": f"Bearer {token}"}
+                async with session.get(base + path, headers=fields) as answer:
+                    seen[host, path] = answer.status
+        assert {path for (host, path), status in seen.items() if status == 200 and "evil" not in host} == {
+            "/healthz", "/readyz", "/metrics",
+        }  # fmt: skip
+        assert {status for (host, path), status in seen.items() if "evil" in host or "api" in path} == {403}
