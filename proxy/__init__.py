@@ -25,7 +25,8 @@ money
     ``pricing`` prices; ``money`` says who pays, what to hold and what was spent; ``stores`` keeps
     ledgers and thread heads; ``probe`` tries at start whether a cap refuses
 the record
-    ``outbox`` takes, ``record`` writes and reads; ``trees`` and ``details`` build what people see,
+    ``outbox`` takes for ``record``, which writes and reads, and for the exporters that ``outlets``
+    builds; ``trees`` and ``details`` build what people see,
     ``report`` lies in the terminal; ``exchange_log`` exports, ``catalog`` and ``admin`` serve;
     ``vitals`` has the running process in figures, for metrics
 the terminal

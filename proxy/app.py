@@ -20,12 +20,10 @@ from typing import Any
 
 from aiohttp import web
 
-from exporters.jsonl import JsonlExporter
 from exporters.prometheus import PrometheusExporter
-from exporters.webhooks import WebhookExporter
-from proxy import admin, dialects, rulebook, vitals
+from proxy import admin, dialects, outlets, rulebook, vitals
 from proxy.catalog import RecordCatalog
-from proxy.config import ConfigError, Settings, explain, exporter_options, upstreams
+from proxy.config import ConfigError, Settings, explain, upstreams
 from proxy.core import Core, CoreSettings
 from proxy.model import Record
 from proxy.money.orders import Operator
@@ -121,6 +119,7 @@ class _Parts:
         self._runner: web.AppRunner | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.metrics = PrometheusExporter(self._figures)
+        self.otlp = outlets.otlp(settings, warn)
         store = settings.store
         keep = Keep(age_ns=store.keep.ns, max_bytes=int(store.max_size))
         self.data_dir = Path(store.path)
@@ -150,6 +149,7 @@ class _Parts:
             idle_after_ns=settings.idle_after.ns,
             previews=record_bodies,
             texts=record_bodies,
+            content_chars=outlets.content_chars(settings),
         )
         return Core(
             dialects=dialects.match,
@@ -168,13 +168,9 @@ class _Parts:
         )
 
     def _exporters(self) -> Sequence[Exporter]:
-        chosen: list[Exporter] = [self.metrics]
-        if "jsonl" in self.settings.exporters:
-            options = exporter_options(self.settings, "jsonl").read(JsonlOptions)
-            chosen.append(JsonlExporter(Path(options.path).expanduser()))
-        for hook in self.settings.webhooks:
-            headers = {name: value.reveal() for name, value in hook.headers.items()}
-            chosen.append(WebhookExporter(hook.url.reveal(), headers, hook.events))
+        chosen: list[Exporter] = [self.metrics, *outlets.files_and_hooks(self.settings)]
+        if self.otlp is not None:
+            chosen.append(self.otlp)
         return chosen
 
     @staticmethod
@@ -290,6 +286,8 @@ class _Parts:
         yield from self.server.shell.timings.spreads()
         yield from vitals.of_the_outbox(self.outbox.readings())
         yield from self.treasury.readings()
+        if self.otlp is not None:
+            yield from self.otlp.readings()
         yield from vitals.of_the_process((time.time_ns() - self._started_ns) / 1e9)
 
     def _caught(self, where: str, error: BaseException) -> None:
@@ -303,13 +301,6 @@ class _Parts:
         self.outbox.put(
             Record(time.time_ns(), "internal/error", data={"where": where, "kind": kind, "count": 1})
         )
-
-
-@dataclass(frozen=True, slots=True)
-class JsonlOptions:
-    """Options of the ``jsonl`` exporter."""
-
-    path: str
 
 
 def _tls(settings: Settings) -> dict[str, TlsSettings]:

@@ -32,6 +32,7 @@ from proxy.model import (
     Attempt,
     Cause,
     Exchange,
+    Item,
     ModelRequest,
     Outcome,
     Record,
@@ -88,6 +89,7 @@ class Tracker:
         idle_after_ns: int = IDLE_NS,
         previews: bool = False,
         texts: bool = True,
+        content_chars: int = 0,
         max_bytes: int = 128_000_000,
         max_threads: int = 50_000,
         max_request_bytes: int = 128_000_000,
@@ -98,6 +100,8 @@ class Tracker:
         self.previews = previews
         self.texts = texts
         """Whether heads may hold content."""
+        self.content_chars = content_chars
+        """How much of each item goes along with its record, for exporters."""
         self.shelf = Shelf(
             self._forgotten,
             max_bytes=max_bytes,
@@ -326,14 +330,8 @@ class Tracker:
         turn.last_ns = max(turn.last_ns, attempt.ended_ns)
         step.thread.last_ns = step.thread.session.last_ns = turn.last_ns
         step.ended_ns = attempt.ended_ns
-        for index, value in enumerate(reply.items):
-            when = attempt.item_ns[index] if index < len(attempt.item_ns) else attempt.ended_ns
-            self.emit(
-                telling.item(
-                    step, value, "out", exchange, when, preview=self.previews, attempt=placement.attempt
-                )
-            )
-        self.emit(telling.step_attempt(step, placement.attempt, exchange, attempt))
+        self._tell_output(placement, attempt)
+        self.emit(telling.step_attempt(step, placement.attempt, exchange, attempt, placement.request))
         if attempt.outcome != "complete" and (step.whole or (step.deferred and not reply.whole)):
             return  # another attempt has brought the reply already, or a later one will
         step.outcome = attempt.outcome
@@ -347,6 +345,17 @@ class Tracker:
                 self._end_turn(turn, "error")  # a clean end tells the client nothing to ask again for
         if turn.overtaken and turn.open:
             self._end_turn(turn, *left_open(step))
+
+    def _tell_output(self, placement: Placement, attempt: Attempt) -> None:
+        """Tell what a reply holds, each item at the time at which it was complete; its calls are counted."""
+        calls = 0
+        for index, value in enumerate(attempt.reply.items):
+            when = attempt.item_ns[index] if index < len(attempt.item_ns) else attempt.ended_ns
+            more: dict[str, Any] = {"attempt": placement.attempt}
+            if value.kind == "tool_call" and not value.server:
+                more["call"] = calls
+                calls += 1
+            self._tell_item(placement.step_state, value, "out", placement.exchange, when, **more)
 
     def _take_reply(self, placement: Placement, reply: Outcome, now_ns: int) -> None:
         """A whole good reply: index it, and see whether the turn is over."""
@@ -447,9 +456,10 @@ class Tracker:
         turn = Turn(
             self.new_id("trn_", arrival.exchange.id), thread.turns, thread, began_ns=now_ns, last_ns=now_ns
         )
+        previous = thread.turn
         thread.turns += 1
         thread.turn = turn
-        self.emit(telling.turn_start(turn, now_ns))
+        self.emit(telling.turn_start(turn, arrival.exchange, previous, now_ns))
         self._watch(turn, now_ns + self.idle_after_ns)
         session = thread.session
         if thread.kind == "main" and session.unjoined:
@@ -523,17 +533,9 @@ class Tracker:
         """Book results at the steps whose calls they answer."""
         for value, step, call in delta.answers:
             call.answered = True
-            self.emit(
-                telling.item(
-                    step,
-                    value,
-                    "in",
-                    exchange,
-                    now_ns,
-                    preview=self.previews,
-                    call_id=call.id or value.call_id,
-                )
-            )
+            place = next(at for at, one in enumerate(step.calls) if one is call)
+            more: dict[str, Any] = {"call_id": call.id or value.call_id, "call": place}
+            self._tell_item(step, value, "in", exchange, now_ns, **more)
         for step in {id(step): step for _, step, _ in delta.answers}.values():
             self._close_step(step, now_ns, only_if_answered=True)
         if base is not None and base.running and not base.whole:
@@ -545,12 +547,31 @@ class Tracker:
         for value in delta.items[-_MOST_ITEMS:]:
             if id(value) in answered or value.role == "assistant":
                 continue
-            record = telling.item(step, value, "in", exchange, now_ns, preview=self.previews)
-            if value.kind == "tool_result":
-                record = Record(
-                    record.time_ns, record.type, record.session, record.thread, record.turn, None, record.data
-                )
-            self.emit(record)
+            self._tell_item(step, value, "in", exchange, now_ns, stray=value.kind == "tool_result")
+
+    def _tell_item(
+        self,
+        step: Step,
+        value: Item,
+        direction: str,
+        exchange: Exchange,
+        now_ns: int,
+        *,
+        stray: bool = False,
+        **more: Any,
+    ) -> None:
+        """``stray``: it belongs to no step."""
+        record = telling.item(
+            step,
+            value,
+            direction,
+            exchange,
+            now_ns,
+            preview=self.previews,
+            content_chars=self.content_chars,
+            **more,
+        )
+        self.emit(replace(record, step=None) if stray else record)
 
 
 def _inherit(thread: Thread, origin: Step | None) -> None:

@@ -1,11 +1,12 @@
 """Traces and logs over OTLP: one trace per turn. The map of this package:
 
-``exporter`` takes records and hands out what is ready; ``turns`` puts records together into spans,
-with ``state`` for what it remembers, ``draft`` for a span in the making, ``ids`` for its ids,
-``names`` for its attributes, ``events`` for findings and interventions, ``content`` for what may be
-shown of the traffic. ``sending`` is the bounded way out. ``link`` says where the collector is and who
-we are, from the settings and the ``OTEL_*`` variables; ``over_http`` and ``over_grpc`` are its two
-drivers, loaded only where chosen. Metrics share ``link`` and the drivers.
+``wanted`` is what the settings say, ``opening`` what becomes of it. ``exporter`` takes records and hands
+out what is ready; ``turns`` puts records together into spans, with ``state`` for what it remembers,
+``draft`` for a span in the making, ``ids`` for its ids, ``names`` for its attributes, ``events`` for
+findings and interventions, ``content`` for what may be shown of the traffic. ``sending`` is the bounded
+way out. ``link`` says where the collector is and who we are, from the settings and the ``OTEL_*``
+variables; ``over_http`` and ``over_grpc`` are its two drivers, loaded only where chosen. Metrics share
+``link`` and the drivers.
 
 The invariant: a collector that is dead, slow or refusing costs counters, never traffic or memory.
 """

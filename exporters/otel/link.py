@@ -20,22 +20,14 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.sdk.version import __version__ as SDK_VERSION
 from opentelemetry.util.re import parse_env_headers
 
+from exporters.otel.wanted import Unusable
+
 Signal = Literal["traces", "logs", "metrics"]
 SIGNALS: tuple[Signal, ...] = get_args(Signal)
 PROTOCOLS = ("http/protobuf", "grpc")
 TIMEOUT_S = 3.0
 """Of one request with its retries. The library's own ten seconds would outlast a shutdown."""
 _RATIOS = {"always_on": 1.0, "always_off": 0.0}
-
-
-class BadLink(Exception):
-    """What a setting or variable says cannot be used; ``name`` is the variable, or the option's key."""
-
-    def __init__(self, name: str, message: str, hint: str = "") -> None:
-        super().__init__(f"{name}: {message}" + (f" ({hint})" if hint else ""))
-        self.name = name
-        self.message = message
-        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +67,7 @@ def read_link(
     service_name: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Link:
-    """The link that settings and environment describe. Raises BadLink."""
+    """The link that settings and environment describe. Raises Unusable."""
     doors: dict[Signal, Door] = {}
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true":
         for signal in SIGNALS:
@@ -103,7 +95,7 @@ def _door(
 
     name, value = ("protocol", protocol) if protocol is not None else read("PROTOCOL")
     if value is not None and value not in PROTOCOLS:
-        raise BadLink(name, f"{value} is not taken here", "http/protobuf or grpc")
+        raise Unusable(name, f"{value} is not taken here", "http/protobuf or grpc")
     spoken = value or "http/protobuf"
     path = "" if spoken == "grpc" else f"/v1/{signal}"
     if endpoint is not None:
@@ -116,7 +108,7 @@ def _door(
     if spoken == "grpc" and "://" not in url:
         url = f"http://{url}"  # what gRPC users write: host:port
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise BadLink(name, "must be an http:// or https:// URL", "such as http://127.0.0.1:4318")
+        raise Unusable(name, "must be an http:// or https:// URL", "such as http://127.0.0.1:4318")
     told = parse_env_headers(read("HEADERS")[1] or "", liberal=True)
     return Door(
         url,
@@ -138,7 +130,7 @@ def _ratio(environ: Mapping[str, str]) -> float:
     if name == "traceidratio":
         return _number("OTEL_TRACES_SAMPLER_ARG", environ.get("OTEL_TRACES_SAMPLER_ARG") or "1", 0.0, 1.0)
     if name not in _RATIOS:
-        raise BadLink(
+        raise Unusable(
             "OTEL_TRACES_SAMPLER", f"{name} is not taken here", "always_on, always_off, traceidratio"
         )
     return _RATIOS[name]
@@ -150,7 +142,7 @@ def _number(name: str, text: str, least: float, most: float) -> float:
     except ValueError:
         value = math.nan
     if not least <= value <= most:
-        raise BadLink(name, f"must be a number from {least:g} to {most:g}")
+        raise Unusable(name, f"must be a number from {least:g} to {most:g}")
     return value
 
 

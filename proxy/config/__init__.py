@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from proxy.config.checks import check
 from proxy.config.explain import explain
 from proxy.config.file import ConfigError, KeyPath, Problem, Source, read_file, show
+from proxy.config.otlp import OtlpSettings, switched_on
 from proxy.config.tree import (
     BUILT_IN,
     COUNTED_LIMITS,
@@ -50,6 +51,7 @@ __all__ = [
     "HoldUsd",
     "KeySettings",
     "Options",
+    "OtlpSettings",
     "Overrides",
     "PolicySettings",
     "PriceRule",
@@ -148,6 +150,7 @@ def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
 def _override(source: Source, overrides: Overrides, environ: Mapping[str, str]) -> list[Problem]:
     """Lay options and environment over the file, complete built-in upstreams, make paths absolute."""
     problems: list[Problem] = []
+    _switch_on(source, environ)
     _complete_upstreams(source)
     _absolute_paths(source)
     for name, value in (("listen", overrides.listen), ("admin", overrides.admin)):
@@ -167,6 +170,13 @@ def _override(source: Source, overrides: Overrides, environ: Mapping[str, str]) 
         if store is None or (isinstance(store, dict) and store.get("path") is None):
             source.values["store"] = {**(store or {}), "path": str(data_dir(environ))}
     return problems
+
+
+def _switch_on(source: Source, environ: Mapping[str, str]) -> None:
+    """Who names a collector in the environment wants traces, also where the file says nothing of them."""
+    chosen, exporters = switched_on(environ), source.values.get("exporters")
+    if chosen is not None and not (isinstance(exporters, dict) and "otlp" in exporters):
+        source.override(("exporters", "otlp"), {}, chosen)
 
 
 def _complete_upstreams(source: Source) -> None:

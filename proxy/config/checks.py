@@ -12,6 +12,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from proxy.config.file import KeyPath, Problem, Source, show
+from proxy.config.otlp import OtlpSettings
 from proxy.config.tree import (
     BUILT_IN,
     LIFE_SCOPES,
@@ -20,7 +21,7 @@ from proxy.config.tree import (
     BudgetSettings,
     Settings,
 )
-from proxy.config.words import meant
+from proxy.config.words import meant, read_options
 
 POLICIES = frozenset(
     {"budgets", "repeats", "thinking", "history", "pairing", "tool_errors", "tools", "growth"}
@@ -63,6 +64,7 @@ def check(settings: Settings, source: Source) -> Iterator[Problem]:
     yield from _budgets(settings, source, names)
     yield from _keys(settings, source, names)
     yield from _plugins(settings, source)
+    yield from _otlp(settings, source)
     yield from _not_built(settings, source)
     for index, rule in enumerate(settings.prices):
         yield from _price_upstream(source, ("prices", index, "upstream"), rule.upstream, names)
@@ -77,13 +79,22 @@ def check(settings: Settings, source: Source) -> Iterator[Problem]:
         )
 
 
+def _otlp(settings: Settings, source: Source) -> Iterator[Problem]:
+    if "otlp" not in settings.exporters:
+        if settings.traceparent == "join":
+            hint = "add exporters: {otlp: {endpoint: …}}, or remove it"
+            yield source.problem(("traceparent",), "has no effect where no traces are exported", hint)
+        return
+    path: KeyPath = ("exporters", "otlp")
+    options, problems = read_options(OtlpSettings, source, path, settings.exporters["otlp"])
+    yield from problems
+    for name in ("thinking", "redact"):
+        if options is not None and getattr(options, name) and not options.content:
+            yield source.problem((*path, name), "has no effect without content", "add content: true")
+
+
 def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
     """What the file format foresees and this version does not do: refused, never silently ignored."""
-    if "otlp" in settings.exporters:
-        hint = "remove it; jsonl and prometheus are there"
-        yield source.problem(("exporters", "otlp"), "this version exports no traces", hint, at_key=True)
-    if settings.traceparent == "join":
-        yield source.problem(("traceparent",), "this version exports no traces to join", "remove it")
     for name, policy in settings.policies.items():
         if policy.action in _LATER:
             hint = "use observe, warn, deny or message"

@@ -4,13 +4,22 @@ Shapes only, no decisions. Names and values are the record's contract; ``trees``
 tree from nothing else. ``data`` holds JSON values.
 """
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
-from proxy.model import Attempt, Exchange, Item, MatchedBy, Record
+from proxy.model import Attempt, Exchange, Head, Item, MatchedBy, ModelRequest, Record, Upstream
+from proxy.tracking.asked import asked
 from proxy.tracking.threads import Session, Step, Thread, Turn
 
 PREVIEW_CHARS = 200
+
+_TRACEPARENT = re.compile(
+    r"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32})-((?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
+)
+"""W3C Trace Context, level 1: later versions may add fields, version 00 may not."""
 
 Emit = Callable[[Record], None]
 
@@ -49,14 +58,35 @@ def thread_start(thread: Thread, exchange: Exchange, matched_by: MatchedBy, now_
     return Record(now_ns, "thread/start", thread.session.id, thread.id, data=data)
 
 
-def turn_start(turn: Turn, now_ns: int) -> Record:
-    """User input opened a turn."""
-    return _of_turn(turn, now_ns, "turn/start", {"index": turn.index})
+def turn_start(turn: Turn, exchange: Exchange, previous: Turn | None, now_ns: int) -> Record:
+    """User input opened a turn. ``previous``: the thread's turn before it."""
+    identity = exchange.identity
+    data: dict[str, Any] = {"index": turn.index, **_whose(turn.thread)}
+    data.update(key=identity.key, team=identity.team, org=identity.org)
+    if identity.labels:
+        data["labels"] = dict(identity.labels)
+    if previous is not None:
+        data["previous"] = previous.id
+    return _of_turn(turn, now_ns, "turn/start", data)
 
 
 def turn_resume(turn: Turn, now_ns: int) -> Record:
     """An ended turn goes on after all."""
-    return _of_turn(turn, now_ns, "turn/resume", {})
+    return _of_turn(turn, now_ns, "turn/resume", {"index": turn.index, **_whose(turn.thread)})
+
+
+def _whose(thread: Thread) -> dict[str, Any]:
+    """Which agent runs a turn, and for whom: told with the turn, whose thread may be of another process."""
+    data: dict[str, Any] = {"kind": thread.kind}
+    if thread.session.client:
+        data["client"] = thread.session.client
+    if thread.agent is not None:
+        data["agent"] = thread.agent
+    if thread.client_session is not None:
+        data["client_session"] = thread.client_session
+    if thread.parent_turn is not None:
+        data["parent_turn"] = thread.parent_turn.id
+    return data
 
 
 def turn_end(turn: Turn) -> Record:
@@ -64,6 +94,7 @@ def turn_end(turn: Turn) -> Record:
     data: dict[str, Any] = {"cause": turn.cause, "steps": turn.steps, "usage": dict(turn.bill.tokens)}
     data["cost_usd"] = turn.bill.cost_usd
     data["cost_quality"] = turn.bill.quality
+    data.update(_whose(turn.thread), index=turn.index, began_ns=turn.began_ns)
     if turn.by is not None:
         data["by"] = turn.by
     return _of_turn(turn, turn.last_ns, "turn/end", data)
@@ -73,6 +104,7 @@ def step_start(step: Step) -> Record:
     """A model request goes out."""
     data = {
         "index": step.index,
+        "place": step.place,
         "model": step.model,
         "epoch": step.epoch,
         "matched_by": step.matched_by,
@@ -82,15 +114,18 @@ def step_start(step: Step) -> Record:
     return _of_step(step, step.arrived_ns, "step/start", data)
 
 
-def step_attempt(step: Step, number: int, exchange: Exchange, attempt: Attempt) -> Record:
+def step_attempt(
+    step: Step, number: int, exchange: Exchange, attempt: Attempt, request: ModelRequest | None = None
+) -> Record:
     """One exchange of a step is over."""
     reply = attempt.reply
     data: dict[str, Any] = {
         "attempt": number,
         "exchange": exchange.id,
         "number": exchange.number,
-        "upstream": exchange.upstream.name if exchange.upstream is not None else "",
+        **_where(exchange.upstream),
         "outcome": attempt.outcome,
+        "end": attempt.end,
         "status": attempt.status,
         "model": reply.model or step.model,
         "stop_reason": reply.stop_reason,
@@ -111,9 +146,39 @@ def step_attempt(step: Step, number: int, exchange: Exchange, attempt: Attempt) 
     if reply.error is not None:
         error = reply.error
         data["error"] = {"type": error.type, "message": error.message[:2_000], "code": error.code}
+    if request is not None:
+        data["dialect"] = request.dialect
+        data["requested_model"] = request.model
+        data["request"] = asked(request)
+    if (parent := traceparent(exchange.head)) is not None:
+        data["traceparent"] = parent
+        data["route"] = exchange.path
     if isinstance(source := reply.extra.get("finish_source"), str):
         data["finish_source"] = source
     return _of_step(step, attempt.ended_ns, "step/attempt", data)
+
+
+def _where(upstream: Upstream | None) -> dict[str, Any]:
+    """The provider that was asked; its URL's host is what lies behind the proxy."""
+    if upstream is None:
+        return {"upstream": ""}
+    parts = urlsplit(upstream.url)
+    data: dict[str, Any] = {
+        "upstream": upstream.name,
+        "provider": upstream.provider or upstream.api,
+        "host": parts.hostname or "",
+    }
+    if parts.port is not None:
+        data["port"] = parts.port
+    return data
+
+
+def traceparent(head: Head) -> str | None:
+    """The trace that the client's request belongs to, where it names one as the standard says."""
+    told = _TRACEPARENT.fullmatch((head.get(b"traceparent") or b"").decode("latin-1").strip())
+    if told is None or (told[1] == "00" and told[5] is not None):
+        return None
+    return f"00-{told[2]}-{told[3]}-{told[4]}"
 
 
 def step_end(step: Step, now_ns: int) -> Record:
@@ -131,9 +196,20 @@ def step_end(step: Step, now_ns: int) -> Record:
 
 
 def item(
-    step: Step, value: Item, direction: str, exchange: Exchange, now_ns: int, *, preview: bool, **more: Any
+    step: Step,
+    value: Item,
+    direction: str,
+    exchange: Exchange,
+    now_ns: int,
+    *,
+    preview: bool,
+    content_chars: int = 0,
+    **more: Any,
 ) -> Record:
-    """One input or output. ``step`` is where it belongs, which for a result is the step that asked."""
+    """One input or output. ``step`` is where it belongs, which for a result is the step that asked.
+
+    ``content_chars``: as much of the content goes along for exporters, beside what is recorded.
+    """
     data: dict[str, Any] = {
         "direction": direction,
         "role": value.role,
@@ -156,7 +232,15 @@ def item(
         data["at"] = list(value.at)
     if preview and (value.text or value.arguments):
         data["preview"] = (value.text or value.arguments or "")[:PREVIEW_CHARS]
-    return _of_step(step, now_ns, "item", data)
+    record = _of_step(step, now_ns, "item", data)
+    if content_chars and (text := value.text or value.arguments):
+        return replace(record, content=text[:content_chars])
+    return record
+
+
+def elsewhere(record: Record) -> Record:
+    """The same of what happened at another instance, whose record tells it as well."""
+    return replace(record, data={**record.data, "elsewhere": True})
 
 
 def _of_turn(turn: Turn, now_ns: int, kind: str, data: dict[str, Any]) -> Record:

@@ -1,0 +1,43 @@
+"""Puts the exporter together: settings and variables in, a running one out."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from exporters.otel.content import Lens
+from exporters.otel.exporter import Driver, OtelExporter, Way
+from exporters.otel.link import Link, read_link, resource
+from exporters.otel.names import Dress
+from exporters.otel.turns import Style
+from exporters.otel.wanted import Wanted
+
+
+def open_exporter(
+    wanted: Wanted,
+    driver: Callable[[str], Driver],
+    warn: Callable[[str], None],
+    environ: Mapping[str, str],
+) -> OtelExporter | None:
+    """None where the environment switches every signal off. Raises Unusable."""
+    link = read_link(wanted.endpoint, wanted.protocol, wanted.headers, wanted.service_name, environ)
+    way = _way(link, driver)
+    if way.spans is None and way.logs is None:
+        return None
+    style = Style(
+        Dress(wanted.compat, wanted.openinference),
+        Lens(wanted.content, wanted.thinking, wanted.redact),
+        wanted.join,
+        link.ratio,
+    )
+    return OtelExporter(way, style, resource(link), told_in=wanted.told_in, warn=warn)
+
+
+def _way(link: Link, driver: Callable[[str], Driver]) -> Way:
+    """The SDK's own exporters. What they log goes nowhere: each trouble is said once, by us."""
+    quiet = logging.getLogger("opentelemetry")
+    quiet.addHandler(logging.NullHandler())
+    quiet.propagate = False
+    traces, logs = link.doors.get("traces"), link.doors.get("logs")
+    return Way(
+        spans=driver(traces.protocol).spans(traces) if traces is not None else None,
+        logs=driver(logs.protocol).logs(logs) if logs is not None else None,
+    )
