@@ -218,7 +218,7 @@ def chat_error(data: Data) -> tuple[str, str | None] | None:
         return None
     kind = error.get("type") or error.get("code")
     status = data.get("status")
-    if not kind and status is not None and status >= 400:
+    if not kind and outcome == "failed" and status is not None and status >= 400:
         kind = str(status)
     if not kind and data.get("end") == "timeout":
         kind = "timeout"
