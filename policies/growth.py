@@ -2,7 +2,8 @@
 
 An agent sends its whole history every step, so that the tokens read per step follow a line: start +
 growth x step. From its fit come the share of the context window, the step at which it is full, and
-the step at which a budget ends the turn. A history that shrank (a compaction) begins a new line.
+the step at which a budget ends the turn (the next one must fit with its worst case). A history that
+shrank (a compaction) begins a new line.
 Forecasts are estimates and are told as such: ``info``, and ``warning`` only near the end.
 """
 
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from policies.base import Policy
+from proxy.model import Usage
 from proxy.ports import View
 from proxy.verdict import Balance, Decision, Finding, Severity, public_amount, to_nano
 
@@ -147,7 +149,7 @@ class Growth(Policy):
         findings = [*self._fit(line), *self._window(line, model, usage.output_tokens or 0)]
         if line.n >= self.options.least:
             for balance in view.balances.values():
-                findings += self._budget(line, balance)
+                findings += self._budget(line, balance, held_on_top(view, line, balance.dimension))
         return Decision(tuple(findings), memory=asdict(line))
 
     def _fit(self, line: Line) -> Iterator[Finding]:
@@ -182,8 +184,8 @@ class Growth(Policy):
         name = model.rpartition("/")[2]
         return next((size for glob, size in WINDOWS if fnmatchcase(name, glob)), None), False
 
-    def _budget(self, line: Line, balance: Balance) -> Iterator[Finding]:
-        steps = steps_left(line, balance)
+    def _budget(self, line: Line, balance: Balance, on_top: int) -> Iterator[Finding]:
+        steps = steps_left(line, balance, on_top)
         if steps is None or steps > self.options.within:
             return
         near = steps <= self.options.close
@@ -203,11 +205,30 @@ class Growth(Policy):
         yield Finding(self.name, "budget", "warning" if near else "info", {**evidence, **_line(line)})
 
 
-def steps_left(line: Line, balance: Balance) -> int | None:
-    """How many more steps a budget lasts; None where it does not depend on this turn's steps."""
-    if balance.scope not in _SCOPES:
+def held_on_top(view: View, line: Line, dimension: str) -> int:
+    """What the next step will have held beyond what steps took so far: its worst case must fit, too."""
+    request, steps = view.request, max(1, line.steps)
+    most = request.max_output_tokens if request is not None else None
+    unwritten = max(0, most - line.written // steps) if most is not None else 0
+    if dimension in ("output_tokens", "total_tokens"):
+        return unwritten
+    usage = view.attempt.usage if view.attempt is not None else None
+    if dimension != "spend_usd" or view.price is None or usage is None or line.nano is None:
+        return 0
+    writes = line.last if usage.cache_write_tokens is not None else None
+    output = most if most is not None else line.written // steps
+    worst = view.price(Usage(input_tokens=line.last, cache_write_tokens=writes, output_tokens=output)).usd
+    return max(0, to_nano(worst) - line.nano // steps) if worst is not None else 0
+
+
+def steps_left(line: Line, balance: Balance, on_top: int = 0) -> int | None:
+    """How many more steps a budget lasts; None where it does not depend on this turn's steps.
+
+    None too where more was used than the limit: somebody raised it, and to what is not known.
+    """
+    if balance.scope not in _SCOPES or balance.used > balance.hard:
         return None
-    left, steps = balance.left, max(1, line.steps)
+    left, steps = max(0, balance.left - on_top), max(1, line.steps)
     match balance.dimension:
         case "steps":
             return left

@@ -27,7 +27,7 @@ from proxy.config import ConfigError, Settings, explain, upstreams
 from proxy.core import Core, CoreSettings
 from proxy.model import Record
 from proxy.money.orders import Operator
-from proxy.money.treasury import Treasury
+from proxy.money.treasury import Treasury, standing_of
 from proxy.outbox import Limits, Outbox
 from proxy.ports import Exporter, Reading, Spread
 from proxy.pricing import Pricing
@@ -165,6 +165,7 @@ class _Parts:
                 max_decoded=int(settings.limits.decoded),
             ),
             on_fault=self._caught,
+            standing=standing_of(settings),
         )
 
     def _exporters(self) -> Sequence[Exporter]:
@@ -243,6 +244,7 @@ class _Parts:
         self.treasury.reload(settings, prices)
         shell.identify = self.treasury.identify
         self.core.chain = rulebook.chain(settings, self._caught)
+        self.core.standing = standing_of(settings, self.core.standing)
         self.core.tracker.idle_after_ns = settings.idle_after.ns
         self.settings = settings
 

@@ -23,6 +23,7 @@ from proxy import run as wrapped
 from proxy.app import stderr_warning as warn
 from proxy.config import ConfigError, Overrides, explain, schema, upstreams
 from proxy.exchange_log import write_log
+from proxy.money.treasury import standing_of
 from proxy.pricing import Pricing
 from proxy.record import Reader, RecordMissing
 from proxy.record.events import event_json
@@ -473,6 +474,7 @@ def replay_command(common: Common, files: tuple[Path, ...]) -> None:
         upstreams=upstreams(settings),
         chain=rulebook.chain(settings),
         prices=Pricing(settings.prices),
+        standing=standing_of(settings),
         on_record=album.add,
         on_progress=progress,
     )

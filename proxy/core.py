@@ -9,7 +9,7 @@ unless something edited it); the shells call every method through their own guar
 cannot be read is relayed and counted as unmodelled.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
@@ -40,7 +40,8 @@ from proxy.reading.redact import redact_headers, redact_target
 from proxy.reading.tap import Tap
 from proxy.tracker import Tracker
 from proxy.tracking.placement import Placement
-from proxy.verdict import Edit, Finding, Reply, Terminal
+from proxy.tracking.threads import Step, Turn
+from proxy.verdict import Balance, Edit, Finding, Reply, Terminal
 
 
 class DialectTable(Protocol):
@@ -57,6 +58,18 @@ class Prices(Protocol):
     ) -> Cost: ...
 
     def estimate(self, outcome: Outcome, request_bytes: int) -> Usage: ...
+
+
+class Standing(Protocol):
+    """Where budgets stand by what passed here. ``money.standing`` implements it."""
+
+    def balances(
+        self, exchange: Exchange, placement: Placement, request: ModelRequest, now_ns: int
+    ) -> Mapping[str, Balance]: ...
+
+    def charge(
+        self, exchange: Exchange, placement: Placement, request: ModelRequest, attempt: Attempt
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,7 @@ class Core:
         sink: Sink,
         settings: CoreSettings,
         on_fault: Callable[[str, BaseException], None],
+        standing: Standing | None = None,
     ) -> None:
         self.dialects = dialects
         self.library = library
@@ -98,6 +112,8 @@ class Core:
         self.sink = sink
         self.settings = settings
         self.on_fault = on_fault
+        self.standing = standing
+        """None: there are no budgets to tell policies about."""
         self.reserves = False
         """The shell reserves in a ledger first and then admits or refuses; else ``open`` admits."""
         self.unmodelled: dict[str, int] = {}
@@ -136,6 +152,48 @@ class Core:
     def tick(self, now_ns: int) -> None:
         """Let time pass: turns whose client never came back are closed."""
         self.tracker.tick(now_ns)
+        self.judge_ended()
+
+    def judge_ended(self) -> None:
+        """Ask the policies about the turns that have just ended, each end once."""
+        for turn in self.tracker.take_ended():
+            if not self.chain.speaks("turn_end"):
+                continue
+            last = turn.last_step
+            ruling = self.chain.judge(
+                "turn_end", _end_view(turn, last, self.chain.mode), turn.thread.memories
+            )
+            turn.thread.memories.update(ruling.memories)
+            told_by = (last.exchange, last.number) if last is not None else ("", None)
+            for finding in ruling.findings:
+                self.sink.put(self.told(finding, turn, last, told_by, turn.last_ns))
+
+    def told(
+        self, finding: Finding, turn: Turn, step: Step | None, by: tuple[str, int | None], now_ns: int
+    ) -> Record:
+        """A finding as it is recorded. ``by``: id and number of the exchange at which it was made."""
+        data: dict[str, Any] = {
+            "policy": finding.policy,
+            "kind": finding.kind,
+            "severity": finding.severity,
+            "evidence": self._evidence(finding),
+            "exchange": by[0],
+            "number": by[1],
+        }
+        if finding.consequence is not None:
+            data["consequence"] = finding.consequence
+        if finding.path is not None:
+            data["path"] = finding.path
+        thread = turn.thread
+        step_id = step.id if step is not None else None
+        return Record(now_ns, "finding", thread.session.id, thread.id, turn.id, step_id, data)
+
+    def _evidence(self, finding: Finding) -> dict[str, Any]:
+        """What a finding rests on. What it quotes of the traffic stays out where no content is kept."""
+        evidence = dict(finding.evidence)
+        if not self.settings.quotes:
+            evidence.pop("quotes", None)
+        return evidence
 
 
 class Opened:
@@ -199,11 +257,13 @@ class Opened:
             self._unmodelled(f"{reading.request.operation}, no step")
             return
         self.placement = core.tracker.place(exchange, reading.request, now_ns)
+        core.judge_ended()
         if self.placement.new_turn:
             self._judge("turn_start", now_ns)
         self._judge("step_start", now_ns)
         if self.refusal is None and refused is not None:
             core.tracker.refuse(self.placement, refused, now_ns)
+            core.judge_ended()
         elif self.refusal is None and core.reserves:
             self._waits = True
         elif self.refusal is None:
@@ -233,6 +293,7 @@ class Opened:
         """It may not; ``reply`` where no dialect knows how to say so."""
         if self.placement is not None:
             self._core.tracker.refuse(self.placement, why, now_ns)
+            self._core.judge_ended()
         if self._dialect is not None and reply is None:
             reply = self._dialect.refusal(self.request, why, self.exchange.id)
         self.refusal = reply
@@ -263,8 +324,9 @@ class Opened:
         """Book what the chain said, and act on it where it may act."""
         core, placement = self._core, self.placement
         assert placement is not None
+        step, by = placement.step_state, (self.exchange.id, self.exchange.number)
         for finding in ruling.findings:
-            core.sink.put(self._finding(finding, now_ns))
+            core.sink.put(core.told(finding, step.turn, step, by, now_ns))
             if finding.severity != "info":
                 self.warnings += (f"{finding.policy}/{finding.kind}",)
         if ruling.memories:
@@ -272,6 +334,7 @@ class Opened:
         if ruling.terminal is not None and self._dialect is not None and ruling.terminal.kind != "cut":
             self.refusal = self._dialect.refusal(self.request, ruling.terminal, self.exchange.id)
             core.tracker.refuse(placement, ruling.terminal, now_ns)
+            core.judge_ended()
         elif ruling.edits and self._dialect is not None and self.request is not None:
             self.body = self._dialect.edit_request(self.body, self.request, ruling.edits)
 
@@ -370,8 +433,11 @@ class Opened:
         )
         if self.tab is not None:
             self.tab.settle(attempt, now_ns)
+        if core.standing is not None:
+            core.standing.charge(self.exchange, placement, request, attempt)
         core.tracker.close(placement, attempt)
         self._judge("step_end", now_ns, attempt)
+        core.judge_ended()
 
     def _finish(self) -> Outcome:
         """The reply as far as it came and could be read."""
@@ -438,33 +504,14 @@ class Opened:
             outcome=self._reply,
             attempt=attempt,
             price=self._price if attempt is not None else None,
+            balances=self._balances(placement, now_ns),
         )
 
-    def _finding(self, finding: Finding, now_ns: int) -> Record:
-        placement = self.placement
-        assert placement is not None
-        data: dict[str, Any] = {
-            "policy": finding.policy,
-            "kind": finding.kind,
-            "severity": finding.severity,
-            "evidence": self._evidence(finding),
-            "exchange": self.exchange.id,
-            "number": self.exchange.number,
-        }
-        if finding.consequence is not None:
-            data["consequence"] = finding.consequence
-        if finding.path is not None:
-            data["path"] = finding.path
-        return Record(
-            now_ns, "finding", placement.session, placement.thread, placement.turn, placement.step, data
-        )
-
-    def _evidence(self, finding: Finding) -> dict[str, Any]:
-        """What a finding rests on. What it quotes of the traffic stays out where no content is kept."""
-        evidence = dict(finding.evidence)
-        if not self._core.settings.quotes:
-            evidence.pop("quotes", None)
-        return evidence
+    def _balances(self, placement: Placement, now_ns: int) -> Mapping[str, Balance]:
+        standing, request = self._core.standing, self.request
+        if standing is None or request is None:
+            return {}
+        return standing.balances(self.exchange, placement, request, now_ns)
 
     def _capture_start(self, now_ns: int) -> None:
         """Record the request as it goes out, once."""
@@ -510,6 +557,23 @@ class Opened:
                 response_bytes=self._received,
             )
         )
+
+
+def _end_view(turn: Turn, last: Step | None, mode: str) -> View:
+    """What a policy sees of a turn that is over."""
+    thread = turn.thread
+    return View(
+        now_ns=turn.last_ns,
+        mode=mode,
+        session=thread.session.id,
+        thread=thread.id,
+        turn=turn.id,
+        step=last.id if last is not None else "",
+        step_index=max(0, turn.steps - 1),
+        number=last.number if last is not None else 0,
+        kind=thread.kind,
+        cause=turn.cause,
+    )
 
 
 NOTHING = Cost(Decimal(0), "measured")

@@ -25,7 +25,7 @@ import orjson
 from proxy import dialects, rulebook
 from proxy.chain import Chain
 from proxy.config import Settings
-from proxy.core import Core, CoreSettings, Opened, Prices
+from proxy.core import Core, CoreSettings, Opened, Prices, Standing
 from proxy.model import (
     Api,
     CaptureEnd,
@@ -131,6 +131,7 @@ class Replay:
         upstreams: Sequence[Upstream] = (),
         chain: Chain | None = None,
         prices: Prices | None = None,
+        standing: Standing | None = None,
         on_record: Callable[[Record], None] | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
@@ -157,6 +158,7 @@ class Replay:
             sink=self,
             settings=CoreSettings(record_bodies=False),
             on_fault=self._fault,
+            standing=standing,
         )
 
     def run(self, paths: Iterable[str | Path]) -> None:
@@ -315,12 +317,18 @@ def run(
     upstreams: Sequence[Upstream] = (),
     chain: Chain | None = None,
     prices: Prices | None = None,
+    standing: Standing | None = None,
     on_record: Callable[[Record], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Replay exchange logs: the public object, and what was wrong with the input (``file:line: …``)."""
     replay = Replay(
-        upstreams=upstreams, chain=chain, prices=prices, on_record=on_record, on_progress=on_progress
+        upstreams=upstreams,
+        chain=chain,
+        prices=prices,
+        standing=standing,
+        on_record=on_record,
+        on_progress=on_progress,
     )
     replay.run(paths)
     return replay.tree(), [

@@ -19,8 +19,10 @@ from typing import Any
 
 import orjson
 
+from policies.budgets import Budget, Budgets
 from proxy.chain import Chain, Link, Mode
 from proxy.model import Exchange, Head, ResponseHead, Upstream
+from proxy.money.standing import Standing
 from proxy.ports import Policy
 from proxy.replay import Replay
 from proxy.verdict import Action, Reply
@@ -56,9 +58,16 @@ class Answered:
 class Play:
     """Some policies and the conversations that they watch."""
 
-    def __init__(self, *policies: Policy, action: Action = "observe", mode: Mode = "enforce") -> None:
+    def __init__(
+        self,
+        *policies: Policy,
+        action: Action = "observe",
+        mode: Mode = "enforce",
+        budgets: Sequence[Budget] = (),
+    ) -> None:
+        """``budgets`` are what ``view.balances`` tells of; nothing is refused for them here."""
         chain = Chain([Link(policy, action) for policy in policies], mode=mode, on_fault=_raise)
-        self._replay = Replay(chain=chain)
+        self._replay = Replay(chain=chain, standing=Standing(Budgets(budgets)) if budgets else None)
         self._number = self._ids = 0
         self.now_ns = _START_NS
 

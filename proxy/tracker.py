@@ -76,6 +76,8 @@ _MOST_IDLE = 500
 """Turns on watch before those that have ended are first taken off it."""
 _MOST_ITEMS = 512
 """Items of one request that are told one by one (a thread first seen in its middle brings many)."""
+_MOST_ENDED = 4_096
+"""Ended turns kept until somebody asks for them."""
 
 
 class Tracker:
@@ -114,6 +116,7 @@ class Tracker:
         """Threads whose head has changed since it was last taken, oldest change first."""
         self._watched = 0
         self._most_idle = _MOST_IDLE
+        self._ended: list[Turn] = []
 
     # -- a request comes
 
@@ -479,7 +482,13 @@ class Tracker:
             if step.turn is turn and step.started and not step.running:
                 self._close_step(step, turn.last_ns)
         turn.open, turn.cause, turn.by = False, cause, by
+        self._ended = [*self._ended[-_MOST_ENDED:], turn]
         self.emit(telling.turn_end(turn))
+
+    def take_ended(self) -> list[Turn]:
+        """The turns that have ended since this was asked last, in order."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def _add_step(
         self, arrival: Arrival, match: Match, turn: Turn, delta: Delta, base: Step | None

@@ -47,7 +47,7 @@ def demand_of(
     for tool, _ in placement.brought:
         calls[tool] = calls.get(tool, 0) + 1
     return Demand(
-        subjects=_subjects(exchange, placement, request),
+        subjects=subjects_of(exchange, placement, request),
         labels=exchange.identity.labels,
         steps=0 if placement.is_side or step.started else 1,
         input_tokens=prompt,
@@ -72,7 +72,8 @@ def payers_of(exchange: Exchange) -> dict[str, str]:
     return subjects
 
 
-def _subjects(exchange: Exchange, placement: Placement, request: ModelRequest) -> dict[str, str]:
+def subjects_of(exchange: Exchange, placement: Placement, request: ModelRequest) -> dict[str, str]:
+    """Every subject that a budget may be of."""
     return {
         **payers_of(exchange),
         "model": request.model,

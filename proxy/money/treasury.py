@@ -18,6 +18,7 @@ from proxy.exchange import Shell
 from proxy.model import Head, Identity
 from proxy.money.keyring import Keyring
 from proxy.money.purse import Posture, Purse
+from proxy.money.standing import Standing
 from proxy.ports import Ledger, LedgerAway, Reading
 from proxy.pricing import Pricing
 from proxy.stores import open_ledger
@@ -57,6 +58,17 @@ def _shared(ledger: Ledger) -> RedisLedger | None:
 def budgets_of(settings: Settings) -> Budgets:
     """The configured budgets in whole units."""
     return Budgets([_budget(one) for one in settings.budgets])
+
+
+def standing_of(settings: Settings, so_far: object = None) -> Standing | None:
+    """What tells policies where the budgets stand; ``so_far`` keeps its counters over a reload."""
+    if not settings.budgets:
+        return None
+    rules = budgets_of(settings)
+    if not isinstance(so_far, Standing):
+        return Standing(rules, settings.time_zone)
+    so_far.rules = rules
+    return so_far
 
 
 def _budget(one: BudgetSettings) -> Budget:

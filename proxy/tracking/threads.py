@@ -123,11 +123,16 @@ class Turn:
     """When its first request came."""
     last_ns: int = 0
     refused_ns: int | None = None
+    """When we last refused one of its requests."""
     charged_to: "Turn | None" = None
     """Another thread's turn that this one only branches off from: one budget holds for both."""
-    """When we last refused one of its requests."""
     overtaken: bool = False
     """The next turn began while its last reply was on the way: it ends with that reply."""
+
+    @property
+    def last_step(self) -> "Step | None":
+        """Its newest step, as far as its thread is still at hand."""
+        return next((step for step in reversed(self.thread.steps) if step.turn is self), None)
 
 
 @dataclass(slots=True, eq=False)
