@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from exporters.series import Buckets, Sums, counter_or_gauge, histogram
 from proxy.model import Record
 from proxy.ports import Reading, Spread
+from proxy.verdict import Agreement
 
 MAX_MODELS = 200
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
@@ -40,6 +41,10 @@ class PrometheusExporter(Collector):
         self._turns = Sums("turns", "Turns ended, by cause.", "cause")
         self._threads = Sums("threads", "Threads begun, by kind.", "kind")
         self._findings = Sums("findings", "What the policies saw.", "policy", "kind", "severity")
+        self._agreement = Agreement()
+        self._predictions = Sums(
+            "predictions", "How often a provider did what a policy foresaw.", "policy", "verdict"
+        )
         self._interventions = Sums(
             "interventions", "What was done about it, or would have been.", "policy", "kind"
         )
@@ -81,8 +86,8 @@ class PrometheusExporter(Collector):
         """Everything as it stands: what was counted, and readings taken at this moment."""
         yield from (series.family() for series in (
             self._attempts, self._answers, self._tokens, self._cost, self._unpriced, self._steps, self._turns,
-            self._threads, self._findings, self._interventions, self._alerts, self._first_output,
-            self._duration, self._turn_steps,
+            self._threads, self._findings, self._predictions, self._interventions, self._alerts,
+            self._first_output, self._duration, self._turn_steps,
         ))  # fmt: skip
         for one in self._live():
             yield histogram(one) if isinstance(one, Spread) else counter_or_gauge(one)
@@ -92,6 +97,8 @@ class PrometheusExporter(Collector):
         kind, data = record.type, record.data
         if kind == "item":
             return
+        for policy, verdict in self._agreement.take(kind, data):
+            self._predictions.add(1, policy, verdict)
         match kind:
             case "step/attempt":
                 self._attempt(data)

@@ -23,7 +23,8 @@ from typing import Any
 from policies.base import NOTHING, Policy
 from policies.thinking_rules import Generation, generation
 from policies.transcript import assistant, common, path, place_of
-from proxy.model import Item, ModelRequest, Upstream
+from policies.verdicts import reported
+from proxy.model import Item, ModelRequest, Outcome, Upstream
 from proxy.ports import View
 from proxy.verdict import Consequence, Decision, Finding, Severity, Terminal
 
@@ -92,7 +93,12 @@ class History(Policy):
         return Decision(
             findings=findings,
             terminal=_terminal(hard) if hard is not None else None,
-            memory={**memory, "told": told, "changed": [change.part for change in changes]},
+            memory={
+                **memory,
+                "told": told,
+                "changed": [change.part for change in changes],
+                "predicted": any(finding.consequence is not None for finding in findings),
+            },
         )
 
     def _finding(
@@ -122,8 +128,11 @@ class History(Policy):
 
     def step_end(self, view: View) -> Decision:
         request, attempt = view.request, view.attempt
-        if request is None or attempt is None or attempt.outcome != "complete" or request.operation != "chat":
+        if request is None or attempt is None or request.operation != "chat":
             return NOTHING
+        said = _provider_says(view, attempt.reply)
+        if attempt.outcome != "complete":
+            return Decision(said)
         usage = attempt.usage
         memory = {
             "thread": view.thread,
@@ -136,7 +145,7 @@ class History(Policy):
             "cached": (usage.cache_read_tokens or 0) + (usage.cache_write_tokens or 0) if usage else 0,
         }
         lost = self._lost(view)
-        return Decision(findings=(lost,) if lost is not None else (), memory=memory)
+        return Decision(findings=said if lost is None else (*said, lost), memory=memory)
 
     def _lost(self, view: View) -> Finding | None:
         """Tokens that stood in the cache, and are paid again because the prefix changed."""
@@ -339,6 +348,12 @@ def _name(parts: Iterator[bytes]) -> str:
 
 
 # -- what it leads to
+
+
+def _provider_says(view: View, reply: Outcome) -> tuple[Finding, ...]:
+    kinds = ["prefix_changed"] if view.memory.get("predicted") else []
+    found = reported(History.name, reply, kinds, of_prefix=True)
+    return () if found is None else (found,)
 
 
 def _reasons_after(request: ModelRequest, message: int) -> bool:

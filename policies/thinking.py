@@ -20,7 +20,7 @@ from policies.base import NOTHING, Policy
 from policies.proofs import Piece, pieces, tells
 from policies.replies import Reply, followed, in_order, mode, next_present, paired, remembered, source
 from policies.thinking_rules import GLM, GLM_KEEPS, OK, OMITTED, Generation, Verdict, generation
-from policies.thinking_words import NAME, Judged, finding, reported, terminal
+from policies.thinking_words import NAME, Judged, finding, terminal
 from policies.transcript import (
     answers_calls,
     assistant,
@@ -31,6 +31,7 @@ from policies.transcript import (
     runs,
     says_something,
 )
+from policies.verdicts import reported
 from proxy.model import ModelRequest, Upstream
 from proxy.ports import View
 from proxy.verdict import Decision, Finding
@@ -297,7 +298,8 @@ class Thinking(Policy):
         attempt, request, reply = view.attempt, view.request, view.outcome
         if attempt is None or request is None or reply is None or request.operation != "chat":
             return NOTHING
-        findings = reported(view, reply)
+        said = reported(NAME, reply, view.memory.get("predicted", ()), of_prefix=False)
+        findings = (said,) if said is not None else ()
         if attempt.outcome != "complete":
             return Decision(findings=findings)
         replies = [list(value) for value in view.memory.get("replies", ()) if value[0] != view.step]

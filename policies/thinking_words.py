@@ -1,4 +1,4 @@
-"""What ``thinking`` says: findings, the refusal, and the provider's own words beside the prediction.
+"""What ``thinking`` says: findings, and the refusal.
 
 Evidence is ids, paths, counts and fingerprints; never a signature, never text.
 """
@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from policies.proofs import Unit
 from policies.replies import Reply
-from policies.thinking_rules import REFUSALS, Generation, Verdict
-from proxy.model import Outcome
-from proxy.ports import View
+from policies.thinking_rules import Generation, Verdict
 from proxy.verdict import Finding, Terminal
 
 NAME = "thinking"
@@ -84,30 +82,3 @@ def terminal(one: Judged) -> Terminal:
         fields={"kind": kind, "path": one.path},
         any_form=True,
     )
-
-
-def reported(view: View, reply: Outcome) -> tuple[Finding, ...]:
-    """What the provider itself says about reasoning, beside what was predicted."""
-    predicted = list(view.memory.get("predicted", ()))
-    findings: list[Finding] = []
-    changed = reply.extra.get("input_transformations")
-    if isinstance(changed, list) and changed:
-        named = [
-            {
-                key: one[key]
-                for key in ("type", "path", "id", "action", "reason")
-                if isinstance(one.get(key), str)
-            }
-            for one in changed[:20]
-            if isinstance(one, dict)
-        ]
-        evidence = {"by": "input_transformations", "entries": named, "predicted": predicted}
-        findings.append(Finding(NAME, "reported", "info", evidence))
-    error = reply.error
-    if error is not None:
-        words = f"{error.code or ''} {error.message}"
-        told = next((name for name, pattern in REFUSALS if pattern.search(words)), None)
-        if told is not None:
-            evidence = {"by": "error", "says": told, "predicted": predicted}
-            findings.append(Finding(NAME, "reported", "info", evidence))
-    return tuple(findings)

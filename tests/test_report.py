@@ -252,6 +252,25 @@ def test_it_reads_what_the_core_records() -> None:
     assert tables["models"][0]["model"] == "claude-sonnet-4-5"
 
 
+def test_predictions_are_counted_by_what_the_provider_did() -> None:
+    log = Log()
+    of = log.session()
+    for number, outcome, told in ((1, "complete", False), (2, "failed", True), (3, "complete", True)):
+        where = {**of, "turn": "trn_1", "step": f"stp_{number}"}
+        said = {"policy": "thinking", "kind": "dropped", "consequence": "hard", "exchange": f"e{number}"}
+        if number < 3:
+            log.records.append(Record(START, "finding", **where, data=said))
+        end = {"attempt": 0, "outcome": outcome, "exchange": f"e{number}"}
+        log.records.append(Record(START, "step/attempt", **where, data=end))
+        if told:
+            heard = {"verdict": "agreed" if number < 3 else "missed"}
+            reported = {"policy": "thinking", "kind": "reported", "evidence": heard, "exchange": f"e{number}"}
+            log.records.append(Record(START, "finding", **where, data=reported))
+    assert Report(0, log.records).tables()["predictions"] == [
+        {"policy": "thinking", "agreed": 1, "missed": 1, "unconfirmed": 1}
+    ]
+
+
 def many(turns: int, steps: int) -> Log:
     log = Log()
     of = log.session()

@@ -13,6 +13,8 @@ easily. What it means by its words:
   were few failures, so their number stands beside.
 - *Cost per completed turn*: everything the turns cost, also the failed ones, their sub-agents and
   side calls, divided by those that completed.
+- *Predictions*: how often a provider did what a policy foresaw of reasoning that came back
+  (``verdict.Agreement``).
 """
 
 import math
@@ -24,6 +26,7 @@ from typing import Any
 
 from proxy.model import Record, rfc3339
 from proxy.terminal.wording import decimal
+from proxy.verdict import VERDICTS, Agreement
 
 _QUALITIES = ("measured", "estimated", "assumed")
 _TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
@@ -110,6 +113,8 @@ class Report:
         self._results: dict[str, list[tuple[str | None, str | None, bool]]] = {}
         self._tools: dict[str, _Tool] = {}
         self._old: set[str] = set()
+        self._agreement = Agreement()
+        self._verdicts: dict[str, Counter[str]] = {}
         for record in records:
             self.add(record)
 
@@ -141,6 +146,8 @@ class Report:
 
     def _of_turn(self, turn: _Turn, record: Record) -> None:
         data = record.data
+        for policy, verdict in self._agreement.take(record.type, data):
+            self._verdicts.setdefault(policy, Counter())[verdict] += 1
         match record.type:
             case "item":
                 if data.get("kind") == "tool_result" and data.get("direction") == "in" and record.step:
@@ -215,6 +222,10 @@ class Report:
             ],
             "models": [{"model": name or None, **self._row(ids, whole)} for name, ids in _largest(models)],
             "tools": self._tool_rows(shown),
+            "predictions": [
+                {"policy": policy, **{name: counts[name] for name in VERDICTS}}
+                for policy, counts in sorted(self._verdicts.items())
+            ],
         }
 
     def _kind(self, turn: _Turn) -> str:

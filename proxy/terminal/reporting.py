@@ -16,6 +16,7 @@ from proxy.terminal.listing import table
 from proxy.terminal.options import Common, common, note, out, out_json
 from proxy.terminal.report import Report
 from proxy.terminal.wording import UNKNOWN, count, inert, money
+from proxy.verdict import VERDICTS
 
 Json = Mapping[str, Any]
 
@@ -91,6 +92,10 @@ def drawn(tables: Json) -> Iterator[Text]:
     if tables["tools"]:
         yield Text()
         yield from table(_TOOL, [_tool(row) for row in tables["tools"]], frozenset(_TOOL) - _NAMES)
+    for row in tables["predictions"]:
+        verdicts = ", ".join(f"{row[name]} {name}" for name in VERDICTS)
+        yield Text()
+        yield Text(f"what {row['policy']} predicted of the provider: {verdicts}", "dim")
     side = tables["side_calls"]
     if side["turns"]:
         yield Text()

@@ -74,6 +74,19 @@ def test_first_output_is_measured_from_the_requests_arrival() -> None:
     assert seen['looptap_attempt_duration_seconds_bucket{le="4.0",model="m"}'] == 1
 
 
+def test_predictions_are_counted_by_what_the_provider_did() -> None:
+    exporter = PrometheusExporter()
+    said = {"policy": "thinking", "kind": "dropped", "severity": "violation", "consequence": "hard"}
+    for number in range(3):
+        exporter.count(Record(1, "finding", "s", "h", "t", "p", {**said, "exchange": f"e{number}"}))
+        exporter.count(attempt(exchange=f"e{number}", outcome="failed" if number else "complete"))
+    reported = {"policy": "thinking", "kind": "reported", "severity": "info", "exchange": "e1"}
+    exporter.count(Record(1, "finding", data={**reported, "evidence": {"verdict": "agreed"}}))
+    seen = lines(exporter)
+    assert seen['looptap_predictions_total{policy="thinking",verdict="unconfirmed"}'] == 1
+    assert seen['looptap_predictions_total{policy="thinking",verdict="agreed"}'] == 1
+
+
 def test_live_readings_are_read_at_scrape_time() -> None:
     now: list[Reading | Spread] = [Reading("open_streams", "Open.", [((), 1.0)])]
     exporter = PrometheusExporter(lambda: now)

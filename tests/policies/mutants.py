@@ -29,6 +29,8 @@ class Mutant:
     consequence: str | None = None
     path: str | None = None
     policy: str = "thinking"
+    among: bool = False
+    """Others may be told beside it."""
 
 
 @dataclass(frozen=True)
@@ -77,23 +79,24 @@ def answered(row: dict[str, Any]) -> bool:
     return re.search(r'"type":\s*"error"', row.get("response_body") or "") is None
 
 
-def mutants(path: Path) -> Iterator[Mutant]:
+def mutants(path: Path, most: int = MOST_LINES) -> Iterator[Mutant]:
+    """The mutants of a recording, of at most so many of its requests."""
     rows = rows_of(path)
-    yield from _anthropic(rows)
-    yield from _responses(rows)
-    yield from _gemini(rows)
+    yield from _anthropic(rows, most)
+    yield from _responses(rows, most)
+    yield from _gemini(rows, most)
     yield from _deepseek(rows)
 
 
 # -- Anthropic
 
 
-def _issued(rows: list[dict[str, Any]], line: int, proof: str) -> bool:
+def issued(rows: list[dict[str, Any]], line: int, proof: str) -> bool:
     told = json.dumps(proof)[1:-1]
     return any(answered(row) and told in (row.get("response_body") or "") for row in rows[:line])
 
 
-def _anthropic(rows: list[dict[str, Any]]) -> Iterator[Mutant]:
+def _anthropic(rows: list[dict[str, Any]], most: int) -> Iterator[Mutant]:
     lines = 0
     for line, row in enumerate(rows):
         body = body_of(row)
@@ -105,9 +108,9 @@ def _anthropic(rows: list[dict[str, Any]]) -> Iterator[Mutant]:
             if message.get("role") == "assistant" and isinstance(message.get("content"), list)
             for c, block in enumerate(message["content"])
             if block.get("type") == "thinking" and block.get("signature")
-            and _issued(rows, line, block["signature"])
+            and issued(rows, line, block["signature"])
         ]  # fmt: skip
-        if spots and lines < MOST_LINES and _main_thread(rows, line, spots):
+        if spots and lines < most and _main_thread(rows, line, spots):
             lines += 1
             for spot in {spots[0].at: spots[0], spots[-1].at: spots[-1]}.values():
                 yield from _anthropic_block(rows, body, spot, spots)
@@ -122,7 +125,7 @@ def _main_thread(rows: list[dict[str, Any]], line: int, spots: list[Spot]) -> bo
     return len(set(proofs)) == len(proofs) and bool(tools)
 
 
-def _live(body: dict[str, Any], spot: Spot) -> bool:
+def live(body: dict[str, Any], spot: Spot) -> bool:
     """The block's message is the last of the assistant, and its calls are being answered."""
     messages = body["messages"]
     later = messages[int(spot.at[1]) + 1 :]
@@ -130,7 +133,7 @@ def _live(body: dict[str, Any], spot: Spot) -> bool:
     return calls and not any(m["role"] == "assistant" for m in later)
 
 
-def _in_loop(body: dict[str, Any], spot: Spot) -> bool:
+def in_loop(body: dict[str, Any], spot: Spot) -> bool:
     """Only results follow the block, no new words of the user by themselves."""
     stretch: list[dict[str, Any]] = []
     for message in [*body["messages"][int(spot.at[1]) + 1 :], {"role": "assistant", "content": []}]:
@@ -150,13 +153,13 @@ def _drop_verdict(body: dict[str, Any], spot: Spot, spots: list[Spot]) -> tuple[
     bound = BOUND.search(body["model"]) is not None
     if thinking == "disabled":
         return None, None
-    if _live(body, spot):
+    if live(body, spot):
         same = sum(other.at[1] == spot.at[1] for other in spots)
         return "dropped", "hard" if same > 1 or bound or thinking == "enabled" else "soft"
     if bound:
         hole = spots[0] is not spot and spots[-1] is not spot
         return ("dropped", "hard") if hole else (None, None)
-    return ("dropped", "soft") if _in_loop(body, spot) else (None, None)
+    return ("dropped", "soft") if in_loop(body, spot) else (None, None)
 
 
 def _anthropic_block(
@@ -233,7 +236,7 @@ def _prefix(
     rows: list[dict[str, Any]], line: int, body: dict[str, Any], spots: list[Spot]
 ) -> Iterator[Mutant]:
     """Changes before the blocks: said by ``history``, and never by ``thinking``."""
-    if not _continues(rows, line):
+    if not went_on(rows, line):
         return
     bound = BOUND.search(body["model"]) is not None
     kind, consequence = ("prefix_changed", "soft") if bound else ("changed", None)
@@ -255,7 +258,7 @@ def _prefix(
         yield from made("change first words", lambda b: _reword(b, words), None)
 
 
-def _continues(rows: list[dict[str, Any]], line: int) -> bool:
+def went_on(rows: list[dict[str, Any]], line: int) -> bool:
     """The request before this one of the same kind is this thread's, and was answered."""
     before = rows[line - 1]
     old, new = body_of(before).get("messages"), body_of(rows[line])["messages"]
@@ -309,7 +312,7 @@ def _reword(body: dict[str, Any], words: str) -> None:
 # -- Responses
 
 
-def _responses(rows: list[dict[str, Any]]) -> Iterator[Mutant]:
+def _responses(rows: list[dict[str, Any]], most: int) -> Iterator[Mutant]:
     lines = 0
     for line, row in enumerate(rows):
         body = body_of(row)
@@ -322,10 +325,10 @@ def _responses(rows: list[dict[str, Any]]) -> Iterator[Mutant]:
             Spot(line, ("input", n), item)
             for n, item in enumerate(items)
             if item.get("type") == "reasoning" and item.get("encrypted_content")
-            and _issued(rows, line, item["encrypted_content"])
+            and issued(rows, line, item["encrypted_content"])
         ]  # fmt: skip
         proofs = [spot.value["encrypted_content"] for spot in spots]
-        if spots and lines < MOST_LINES and len(set(proofs)) == len(proofs):
+        if spots and lines < most and len(set(proofs)) == len(proofs):
             lines += 1
             for spot in {spots[0].at: spots[0], spots[-1].at: spots[-1]}.values():
                 yield from _reasoning(rows, body, spot)
@@ -365,7 +368,7 @@ def _reasoning(rows: list[dict[str, Any]], body: dict[str, Any], spot: Spot) -> 
 # -- Gemini
 
 
-def _gemini(rows: list[dict[str, Any]]) -> Iterator[Mutant]:
+def _gemini(rows: list[dict[str, Any]], most: int) -> Iterator[Mutant]:
     lines = 0
     for line, row in enumerate(rows):
         body = body_of(row)
@@ -378,7 +381,7 @@ def _gemini(rows: list[dict[str, Any]]) -> Iterator[Mutant]:
                 (p, part) for p, part in enumerate(parts if isinstance(parts, list) else ())
                 if part.get("functionCall") or part.get("function_call")
             ]  # fmt: skip
-            if content.get("role") != "model" or not calls or lines >= MOST_LINES:
+            if content.get("role") != "model" or not calls or lines >= most:
                 continue
             place, part = calls[0]
             name = "thoughtSignature" if "thoughtSignature" in part else "thought_signature"
@@ -414,6 +417,8 @@ def _signed_call(rows: list[dict[str, Any]], body: dict[str, Any], spot: Spot, n
 
     bare = {k: v for k, v in part.items() if k != name}
     verdict = ("dropped", "hard" if new else "soft") if in_turn else (None, None)
+    if any(other.get(name) == part[name] for other in inside(body, where) if other is not part):
+        verdict = ("reordered", "hard")  # the client gave the other calls a copy: there it still stands
     yield made("strip", *verdict, _put(place, bare))
     raw = base64.b64decode(part[name].replace("-", "+").replace("_", "/") + "===")
     cut = base64.b64encode(raw[:-6]).decode()
@@ -428,7 +433,8 @@ def _signed_call(rows: list[dict[str, Any]], body: dict[str, Any], spot: Spot, n
         parts[place] = bare
         parts.insert(0, {"text": "So.", "thoughtSignature": part[name]})
 
-    yield made("move", "reordered", "hard", moved)
+    if any(p.get("text") for c in body["contents"][: int(spot.at[1])] for p in c["parts"]):
+        yield made("move", "reordered", "hard", moved)  # without a word before it, nobody knows it again
 
 
 # -- DeepSeek

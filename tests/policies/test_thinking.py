@@ -165,7 +165,12 @@ def test_what_the_provider_reports_stands_beside_the_prediction(tmp_path: Path) 
     rows[1] = {**rows[1], "status": 400, "response_body": json.dumps(error)}
     _, said = told(rows, tmp_path, Thinking(), kinds=False)
     assert (said["kind"], said["severity"]) == ("reported", "info")
-    assert said["evidence"] == {"by": "error", "says": "modified", "predicted": ["dropped"]}
+    assert said["evidence"] == {
+        "by": "error",
+        "says": "modified",
+        "predicted": ["dropped"],
+        "verdict": "agreed",
+    }
 
 
 def test_a_fault_is_told_once_and_a_restart_forgets_nothing(tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ What is expected of a mutant is worked out from the recording and the providers'
 """
 
 import json
+import os
+import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,18 @@ from policies.history import History
 from policies.thinking import Thinking
 from proxy.chain import Chain, Link
 from proxy.replay import run
-from tests.policies.mutants import RECORDINGS, Mutant, mutants
+from tests.policies.mutants import MOST_LINES, RECORDINGS, Mutant, mutants, rows_of
+from tests.policies.mutants_more import SAME, more_mutants
 
 FILES = sorted(RECORDINGS.glob("*/*.jsonl"), key=lambda path: path.name)
+SIGNED = [
+    path
+    for path in FILES
+    if re.search(r"thought_?[sS]ignature|signature|encrypted_content", path.read_text())
+][::3]
+"""Every third of those in which reasoning may come back: the others are more of the same."""
+LARGE = 300_000
+SHARED = Path(os.environ.get("LOOPTAP_SHARED") or Path(__file__).parents[3] / "shared")
 
 
 def findings(rows: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
@@ -26,9 +38,12 @@ def findings(rows: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
     return [found for found in tree["findings"] if found["severity"] != "info" or found["kind"] == "changed"]
 
 
-def complaints(mutant: Mutant, found: list[dict[str, Any]]) -> list[str]:
-    """What is wrong with the findings at the changed request."""
+def complaints(mutant: Mutant, found: list[dict[str, Any]], unchanged: list[Any]) -> list[str]:
+    """What is wrong with the findings at the changed request; ``unchanged``: what it gets as it was."""
     last = len(mutant.rows) - 1
+    if mutant.kind == SAME:
+        now = plain(found, last)
+        return [] if now == unchanged else [f"{mutant.name}: told {now}, without the change {unchanged}"]
     here = [f for f in found if f["exchange"] == last and f["policy"] == mutant.policy]
     told = [(f["kind"], f.get("consequence"), f["path"], f["evidence"].get("situation")) for f in here]
     if mutant.kind is None:
@@ -36,23 +51,67 @@ def complaints(mutant: Mutant, found: list[dict[str, Any]]) -> list[str]:
     wanted = (mutant.kind, mutant.consequence)
     if not any((kind, consequence) == wanted for kind, consequence, *_ in told):
         return [f"{mutant.name}: wanted {wanted}, told {told}"]
-    if any((kind, consequence) != wanted for kind, consequence, *_ in told):
+    if not mutant.among and any((kind, consequence) != wanted for kind, consequence, *_ in told):
         return [f"{mutant.name}: wanted {wanted} alone, told {told}"]
     if mutant.path is not None and not any(path == mutant.path for _, _, path, _ in told):
         return [f"{mutant.name}: wanted {mutant.path}, told {told}"]
     return []
 
 
+def plain(found: list[dict[str, Any]], line: int) -> list[Any]:
+    return [
+        (f["policy"], f["kind"], f.get("consequence"), f["path"])
+        for f in found
+        if f["exchange"] == line and f["kind"] != "cache_lost"
+    ]
+
+
+def lines(path: Path) -> int:
+    """Requests of a recording that are changed here; all of them where the recordings outside are tried."""
+    return 1 if path.stat().st_size > LARGE else MOST_LINES
+
+
+def wrong(path: Path, made: Iterable[Mutant], place: Path) -> list[str]:
+    """Everything that is wrong with what is said of some mutants of a recording."""
+    rows, as_it_was, said = rows_of(path), {}, []
+    for mutant in made:
+        line = len(mutant.rows) - 1
+        if mutant.kind == SAME and line not in as_it_was:
+            as_it_was[line] = plain(findings(rows[: line + 1], place), line)
+        for one in complaints(mutant, findings(mutant.rows, place), as_it_was.get(line, [])):
+            said.append(f"{path.name[:80]}:{line + 1}: {one}")
+    return said
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem[:60])
 def test_each_mutant_is_told_and_each_lawful_change_is_not(path: Path, tmp_path: Path) -> None:
-    wrong: list[str] = []
-    for mutant in mutants(path):
-        wrong.extend(complaints(mutant, findings(mutant.rows, tmp_path / "mutant.jsonl")))
-    assert wrong == []
+    assert wrong(path, mutants(path, lines(path)), tmp_path / "mutant.jsonl") == []
+
+
+@pytest.mark.parametrize("path", SIGNED, ids=lambda path: path.stem[:60])
+def test_so_are_mutants_of_other_blocks_and_in_another_dress(path: Path, tmp_path: Path) -> None:
+    assert wrong(path, more_mutants(path, lines(path)), tmp_path / "mutant.jsonl") == []
+
+
+@pytest.mark.real
+@pytest.mark.timeout(1_200)
+def test_every_mutant_of_the_recordings_outside_the_tree(tmp_path: Path) -> None:
+    files = [
+        path
+        for path in sorted(
+            [*SHARED.glob("corpus/recordings/*.jsonl"), *SHARED.glob("client-traffic/*.jsonl")]
+        )
+        if path.name != "labels.jsonl"
+    ]
+    assert len(files) > 400, "set LOOPTAP_SHARED to the folder that holds corpus and client-traffic"
+    said, place = [], tmp_path / "mutant.jsonl"
+    for path in files:
+        said += wrong(path, mutants(path, most=1_000), place) + wrong(path, more_mutants(path), place)
+    assert said == []
 
 
 def test_the_suite_is_not_empty() -> None:
-    made = Counter(mutant.kind or "lawful" for path in FILES for mutant in mutants(path))
+    made = Counter(mutant.kind or "lawful" for path in FILES for mutant in mutants(path, lines(path)))
     assert made.keys() >= {
         "dropped", "modified", "reordered", "duplicated", "converted", "incomplete", "resurrected",
         "prefix_changed", "lawful",
