@@ -2,11 +2,17 @@
 
 import asyncio
 import json
+import random
+import socket
 from pathlib import Path
 
+import pytest
+
+from proxy import outlets
+from proxy.config import ConfigError, load
 from tests.exporters.otel.collector import collecting, forest
-from tests.live.kit import Message, Peer, answer_head, frame, stage
-from tests.live.test_scenarios import JSON_FIELDS, MESSAGES, STREAM_FIELDS, ask_body, events, sse
+from tests.live.kit import LAST, Message, Peer, Stage, answer_head, frame, request_bytes, sse, stage
+from tests.live.test_scenarios import JSON_FIELDS, MESSAGES, STREAM_FIELDS, ask_body, events
 
 CALLS = [
     {"type": "tool_use", "id": "toolu_01AAAAAAAAAA", "name": "look", "input": {"q": "a"}},
@@ -60,3 +66,109 @@ async def test_OBS_02_a_turn_is_one_trace_with_its_steps_calls_and_tools(tmp_pat
     assert {header["x-token"] for header in collector.headers} == {"hunter2"}
     assert [name for name, _ in collector.logs] == ["looptap.turn.started", "looptap.turn.ended"]
     assert b"what is there?" not in b"".join(collector.bodies)
+
+
+async def test_OBS_04_streams_cut_at_random_leave_no_span_open(tmp_path: Path) -> None:
+    randomness = random.Random(7)
+    told = events("a stream that somebody breaks off")
+    plans = {f"task {n}": (randomness.choice(("reset", "leave", "whole")), randomness.randrange(len(told)))
+             for n in range(200)}  # fmt: skip
+    left = asyncio.Semaphore(0)
+
+    async def stream(request: Message, peer: Peer) -> None:
+        how, at = plans[request.json()["messages"][0]["content"]]
+        await peer.send(answer_head(200, STREAM_FIELDS, None))
+        for event in told if how == "whole" else told[:at]:
+            await peer.send(frame(sse(event)))
+        if how == "whole":
+            await peer.send(LAST)
+        elif how == "reset":
+            peer.reset()
+        else:
+            left.release()
+            await peer.ended()
+
+    async def one(the: Stage, task: str) -> None:
+        peer = await the.connect()
+        await peer.send(request_bytes("POST", MESSAGES, (), ask_body(task)))
+        head = await peer.head()
+        if plans[task][0] == "leave":
+            await left.acquire()
+            peer.reset()
+            return
+        if head is not None:
+            await peer.body(head, until_close=True)
+        peer.close()
+
+    async with collecting() as collector:
+        async with stage(tmp_path, stream, exporters={"otlp": {"endpoint": collector.url}}) as the:
+            tasks = list(plans)
+            for start in range(0, 200, 25):
+                await asyncio.gather(*(one(the, task) for task in tasks[start : start + 25]))
+            await the.idle()
+        # The end of the process tells what nobody came back for.
+        assert len(collector.named("chat")) == 200
+    traces = forest(collector.spans)
+    assert len(traces) == 200
+    assert {len(trace) for trace in traces.values()} == {3}
+    ended = [span.attributes["looptap.outcome"] for span in collector.named("chat")]
+    assert {"complete", "client_gone"} < set(ended)
+    assert all("looptap.turn.cause" in turn.attributes or turn.attributes["looptap.turn.open"]
+               for turn in collector.named("invoke_agent"))  # fmt: skip
+
+
+@pytest.mark.parametrize("trouble", ["dead", "slow", "refusing"])
+async def test_a_collector_in_trouble_costs_the_traffic_nothing(tmp_path: Path, trouble: str) -> None:
+    async with collecting() as collector:
+        url = collector.url
+        if trouble == "dead":
+            with socket.socket() as bound:
+                bound.bind(("127.0.0.1", 0))
+                url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        elif trouble == "slow":
+            collector.gate = asyncio.Event()
+        else:
+            collector.status = 400
+        async with stage(tmp_path, answer, exporters={"otlp": {"endpoint": url}}) as the:
+            for number in range(20):
+                reply = await the.ask(MESSAGES, ask_body(messages=[{**USER, "content": f"task {number}"}]))
+                assert reply.status == 200
+            if trouble != "dead":
+                await collector.until(lambda c: c.requests)
+        rows = {one.name: dict(one.rows) for one in the.running.parts.otlp.readings()}
+        lost = sum(count for (signal, _), count in rows["otlp_dropped_total"].items() if signal == "traces")
+        assert (lost, rows["otlp_sent_total"]["traces",], rows["otlp_queued"]["traces",]) == (100, 0, 0)  # of 20 turns
+        assert len([line for line in the.warnings if "does not take traces" in line]) <= 1
+
+
+async def test_join_puts_the_request_into_the_clients_trace(tmp_path: Path) -> None:
+    client = [("traceparent", f"00-{PARENT}-b7ad6b7169203331-01")]
+    async with collecting() as collector:
+        told = {"otlp": {"endpoint": collector.url}}
+        async with stage(tmp_path, answer, exporters=told, traceparent="join") as the:
+            await the.ask(MESSAGES, ask_body(messages=[USER]), client)
+            await the.ask(
+                MESSAGES, ask_body(messages=[USER]), [("traceparent", f"00-{'0' * 32}-{'1' * 16}-01")]
+            )
+            passed = [[request.get("traceparent")] for request in the.upstream.seen]
+    assert passed == [[client[0][1]], [f"00-{'0' * 32}-{'1' * 16}-01"]]  # untouched, the broken one, too
+    (inbound,) = [span for span in collector.spans if span.trace == PARENT]
+    (chat, _) = collector.named("chat")
+    assert (inbound.name, inbound.kind, inbound.parent) == ("POST /v1/messages", 2, "b7ad6b7169203331")
+    assert [link[:2] for link in inbound.links] == [(chat.trace, chat.id)]
+    assert not any("usage" in key for key in inbound.attributes)
+
+
+async def test_the_environment_alone_switches_traces_on_and_off(tmp_path: Path) -> None:
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+    assert set(load(environ=environ).exporters) == {"otlp"}
+    assert not load(environ={**environ, "OTEL_SDK_DISABLED": "true"}).exporters
+    warnings: list[str] = []
+    odd = {**environ, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}
+    assert outlets.otlp(load(environ=odd), warnings.append, odd) is None
+    assert len(warnings) == 1
+    assert "OTEL_EXPORTER_OTLP_PROTOCOL" in warnings[0]
+    file = tmp_path / "looptap.yaml"
+    file.write_text("exporters: {otlp: {}}\n")
+    with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_PROTOCOL"):
+        outlets.otlp(load(file, environ=odd), warnings.append, odd)
