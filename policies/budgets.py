@@ -125,9 +125,9 @@ class Budgets:
         dimension, _, tool = claim.dimension.partition(":")
         pace = dimension == PACE
         fields = _fields(claim, balance, dimension, tool)
-        retry_s = None
-        if pace and balance.resets_at_ns is not None:
-            retry_s = max(1, -(-(balance.resets_at_ns - now_ns) // 1_000_000_000))
+        left_s = None
+        if balance.resets_at_ns is not None:
+            left_s = max(1, -(-(balance.resets_at_ns - now_ns) // 1_000_000_000))
         message = f"Looptap: {_state(claim, balance, dimension, tool)}. To go on: {fields['how_to_go_on']}."
         return Terminal(
             "message" if budget is not None and budget.on_exhausted == "message" and not pace else "deny",
@@ -136,7 +136,8 @@ class Budgets:
             message,
             _CAUSES.get(dimension, "policy"),
             fields,
-            retry_s,
+            retry_after_s=left_s if pace else None,
+            resets_s=None if pace else left_s,
         )
 
     def unpriced(self, budget: str, what: str) -> Terminal:

@@ -313,7 +313,7 @@ class LiveExchange:
         """Has anything waited for too long?"""
         limits, relay = self._shell.limits, self.relay
         if self._drain_since:
-            if now - self._drain_since > limits.drain_s:
+            if now - self._drain_since > limits.drain_s or relay.drained > limits.drain_bytes:
                 self._task.cancel()
         elif relay.is_tunnel or not relay.is_waiting:
             return

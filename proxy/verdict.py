@@ -102,6 +102,9 @@ class Terminal:
     """The turn's cause when this refusal ends it."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     retry_after_s: int | None = None
+    """The client is to wait so long and ask again: nothing has ended."""
+    resets_s: int | None = None
+    """Told with a refusal that is one: so long until the limit begins anew."""
     any_form: bool = False
     """The policy wants it ended and leaves to its configured action how."""
 

@@ -203,7 +203,7 @@ def _error(why: Terminal) -> dict[str, Any]:
             "@type": "type.googleapis.com/google.rpc.ErrorInfo",
             "reason": why.code.upper(),
             "domain": "looptap",
-            "metadata": {name: str(value) for name, value in shown(why).items()},
+            "metadata": {name: str(value) for name, value in shown(why).items() if value is not None},
         }
     ]
     if why.retry_after_s is not None:

@@ -54,9 +54,10 @@ def refusal_fields(
     ]
     if why.kind == "message":
         return fields
-    if why.retry_after_s is not None:
-        fields.append((b"retry-after", b"%d" % why.retry_after_s))
-    else:
+    wait_s = why.resets_s if why.retry_after_s is None else why.retry_after_s
+    if wait_s is not None:
+        fields.append((b"retry-after", b"%d" % wait_s))
+    if why.retry_after_s is None:
         fields.append((b"x-should-retry", b"false"))
     return fields
 

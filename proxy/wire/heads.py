@@ -86,6 +86,8 @@ class WireLimits:
     """How long bodies wait for room under ``max_buffered`` before the newest is refused."""
     drain_s: float = 60
     """``on_abort: drain``: how long a reply is read on after its client left."""
+    drain_bytes: int = 64 * 1024 * 1024
+    """And how much of it."""
 
 
 def request_head(

@@ -45,7 +45,7 @@ class Relay:
 
     __slots__ = (
         "_chunked", "_client", "_connection", "_continued", "_counted", "_out", "_pulse", "_request",
-        "_tunnel", "_watch", "client_left", "done", "head_out", "paused_since", "progress",
+        "_tunnel", "_watch", "client_left", "done", "drained", "head_out", "paused_since", "progress",
         "reusable", "timed_out",
     )  # fmt: skip
 
@@ -69,6 +69,8 @@ class Relay:
         self.timed_out = False
         self.client_left = False
         """The reply is read on for its usage only."""
+        self.drained = 0
+        """Bytes that were read on so."""
         self.progress = pulse.now
         """When bytes last moved."""
         self.paused_since = 0.0
@@ -162,6 +164,8 @@ class Relay:
     def on_data(self, data: bytes, complete: bool) -> None:
         """One read's worth of the answer: to the client first, then to what thinks."""
         self.progress = self._pulse.now
+        if self.client_left:
+            self.drained += len(data)
         if complete:
             self._connection = None  # already another's: a client that pauses now must not pause it
         out = self._out

@@ -18,7 +18,7 @@ MESSAGES: Any = [{"role": "user", "content": "hello"}]
 @pytest.fixture(scope="module")
 def exhausted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kit.Served]:
     """A proxy whose only key has used up its budget."""
-    budget = {"name": "key", "scope": "key", "window": "total", "limits": {"steps": 1}}
+    budget = {"name": "key", "scope": "key", "window": "day", "limits": {"steps": 1}}
     place = tmp_path_factory.mktemp("clients")
     with kit.model() as model, kit.serve(place, model, budgets=[budget]) as proxy:
         assert proxy.ask("first").status == 200
@@ -65,7 +65,7 @@ def google(url: str) -> None:
         (openai_responses, openai.BadRequestError), (google, errors.ClientError),
     ],
 )  # fmt: skip
-def test_ERR_01_a_refused_call_is_one_request(
+def test_ERR_01_and_ERR_04_a_refused_call_is_one_request_with_its_words_in_the_sdks_own_error(
     exhausted: kit.Served, call: Callable[[str], None], raised: type[Exception]
 ) -> None:
     before = _requests(exhausted)

@@ -1,6 +1,7 @@
 """What a client meets at a limit, and how it goes on: every dimension through a real proxy."""
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,6 @@ def test_BUD_19_each_limit_is_named_with_whose_it_is(
         said, _ = loop(proxy, kit.request("go"), 12, error=dimension == "tool_retries")
         assert said.status == 402
         assert said.headers["x-should-retry"] == "false"
-        assert "retry-after" not in said.headers
         fields = said.fields
         assert (fields["budget"], fields["dimension"], fields["limit"]) == ("cap", dimension, limit)
         assert used is None or fields["used"] == used
@@ -70,6 +70,7 @@ def test_BUD_19_each_limit_is_named_with_whose_it_is(
         }.get(budget["scope"], fields["subject"])  # fmt: skip
         windowed = budget.get("window") not in (None, "total")
         assert (fields["resets_at"] is not None) is windowed
+        assert ("retry-after" in said.headers) is windowed
         error = said.json["error"]
         assert error["type"] == "billing_error"
         for word in ("cap", fields["scope"], fields["subject"], "looptap topup cap"):
@@ -80,6 +81,20 @@ def test_BUD_19_each_limit_is_named_with_whose_it_is(
         refused = [e for e in kit.events(proxy.data, "step/attempt") if e["outcome"] == "refused"]
         assert len(refused) == 1
         assert kit.events(proxy.data, "budget/exhausted")[0]["budget"] == "cap"
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
+def test_ERR_03_a_days_refusal_says_in_whole_seconds_when_the_day_ends_and_is_not_to_be_repeated(
+    tmp_path: Path, path: str
+) -> None:
+    budget = {"name": "day", "scope": "key", "window": "day", "limits": {"steps": 1}}
+    with kit.model() as model, kit.serve(tmp_path, model, budgets=[budget]) as proxy:
+        assert proxy.ask("first").status == 200
+        said = proxy.post(path, kit.request("second"))
+        resets = datetime.fromisoformat(said.fields["resets_at"])
+        left_s = (resets - datetime.now(UTC)).total_seconds()
+        assert left_s <= int(said.headers["retry-after"]) <= left_s + kit.WAIT_S
+        assert said.headers["x-should-retry"] == "false"
 
 
 def test_BUD_19_wall_clock_is_seconds_since_the_first_request(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ class Client:
     environment: Callable[[str], Mapping[str, str]]
     text: Callable[[str], str]
     """The agent's last words, out of what it printed."""
+    again: Callable[[], Sequence[str]] | None = None
+    """How its last conversation is gone on with, for those that can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +59,9 @@ def run_client(client: Client, root: Path, port: int, upstream: ScriptedUpstream
     project = task.lay_out(root / "project")
     tee = Tee(port)
     try:
-        environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "AGENT_URL": tee.url}
-        done = subprocess.run(
-            [*client.command(home, tee.url)],
-            env=environment | dict(client.environment(tee.url)),
-            cwd=project,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=120,
-            check=False,
-        )
+        environment = bare_environment(home) | {"AGENT_URL": tee.url}
+        environment |= dict(client.environment(tee.url))
+        done = run_program(client.command(home, tee.url), environment, project)
         assert done.returncode == 0, f"{client.name} failed: {done.stdout[-1000:]}\n{done.stderr[-3000:]}"
         exchanges = tee.exchanges()
         return Run(
@@ -83,16 +77,37 @@ def run_client(client: Client, root: Path, port: int, upstream: ScriptedUpstream
         tee.close()
 
 
+def bare_environment(home: Path) -> dict[str, str]:
+    """Nothing of this process's own but where programs are; what is not on loopback is not reached."""
+    nowhere = "http://127.0.0.1:9"
+    return {
+        "PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8",
+        "HTTPS_PROXY": nowhere, "NO_PROXY": "127.0.0.1,localhost", "npm_config_registry": nowhere,
+    }  # fmt: skip
+
+
+def run_program(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program to its end. It has nobody to ask, and has to end by itself."""
+    return subprocess.run(
+        [*command], env=dict(environment), cwd=folder, stdin=subprocess.DEVNULL, capture_output=True,
+        encoding="utf-8", timeout=120, check=False,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Proxy:
     """A proxy that runs, and the folder of its record."""
 
     port: int
     data: Path
+    config: Path
 
     def ask(self, *arguments: str) -> Any:
         """The answer of a reading command."""
-        command = [sys.executable, "-m", "proxy", "--json", "--data-dir", str(self.data), *arguments]
+        command = [sys.executable, "-m", "proxy", "--json", "--data-dir", str(self.data)]
+        command += ["--config", str(self.config), *arguments]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=30, check=False)
         assert done.returncode == 0, f"looptap {arguments} failed: {done.stderr[-2000:]}"
         return json.loads(done.stdout)
@@ -108,11 +123,13 @@ class Proxy:
 
 
 @contextmanager
-def running_proxy(data: Path, upstream: ScriptedUpstream) -> Iterator[Proxy]:
+def running_proxy(data: Path, upstream: ScriptedUpstream, **settings: Any) -> Iterator[Proxy]:
     """``looptap serve`` in front of a model API, stopped again by its own process id."""
     port, admin = _free_port(), _free_port()
     data.mkdir(parents=True)
-    command = [sys.executable, "-m", "proxy", "--data-dir", str(data), "serve"]
+    config = data / "looptap.yaml"
+    config.write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "proxy", "--data-dir", str(data), "--config", str(config), "serve"]
     command += ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}"]
     for name in ("anthropic", "openai", "gemini"):
         command += ["--upstream", f"{name}={upstream.url}"]
@@ -120,7 +137,7 @@ def running_proxy(data: Path, upstream: ScriptedUpstream) -> Iterator[Proxy]:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:
         _await_ready(process, f"http://127.0.0.1:{admin}/readyz", data / "serve.log")
-        yield Proxy(port, data)
+        yield Proxy(port, data, config)
     finally:
         process.terminate()
         try:
