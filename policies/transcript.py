@@ -13,6 +13,8 @@ def common(previous: ModelRequest | None, request: ModelRequest) -> int:
     """Leading messages that are the very objects of an earlier reading: read once, judged once."""
     if previous is None:
         return 0
+    if previous.exchange and previous.exchange == request.base:
+        return request.shared  # known, without touching thousands of messages
     count = 0
     for old, new in zip(previous.messages, request.messages, strict=False):
         if old is not new:

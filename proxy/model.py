@@ -238,8 +238,12 @@ class ModelRequest:
     """The reply is bound to a JSON schema (typical of titles, routers and other side calls)."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The other top-level fields that policies and prices need, parsed, by their wire names."""
+    exchange: str = ""
+    """The exchange that it was read from."""
+    base: str = ""
+    """The exchange whose reading this one was built from; empty: read by itself."""
     shared: int = 0
-    """How many leading messages are the same objects as in the reading this one was built from."""
+    """How many leading messages are the same objects as in the base's reading, which has no more of them."""
 
 
 @dataclass(frozen=True, slots=True)

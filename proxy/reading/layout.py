@@ -253,10 +253,11 @@ def _elements(
 def common_prefix(one: bytes, other: bytes) -> int:
     """Length of the text that two bodies begin with."""
     most = min(len(one), len(other))
+    view = memoryview(one)  # compared in place
     at = 0
     while at < most:
         step = min(_CHUNK, most - at)
-        if not other.startswith(one[at : at + step], at):
+        if not other.startswith(view[at : at + step], at):
             return at + _agreeing(one[at : at + step], other[at : at + step])
         at += step
     return most

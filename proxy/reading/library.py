@@ -170,7 +170,13 @@ def read(dialect: Dialect, exchange: Exchange, body: bytes, base: Reading | None
     old_chain = base.request.chain if base is not None else ()
     chain = _chain(messages, old_chain[:shared], base, layout)
     request = dialect.read_request(exchange.head, exchange.path, fields, messages)
-    request = replace(request, chain=chain, shared=shared)
+    request = replace(
+        request,
+        chain=chain,
+        exchange=exchange.id,
+        base=base.exchange if base is not None else "",
+        shared=shared,
+    )
     return Reading(
         exchange.id, body, request, fields, layout.spans, layout.list_start, layout.list_end,
         layout.starts, layout.ends, splice, parts,
