@@ -44,8 +44,8 @@ from proxy.wire.upstream import UpstreamPool
 GRACE_S = 30.0
 """How long a stream may go on after the proxy was asked to stop."""
 _PULSE_S = 0.25
-_MOST_HEADS = 100
-"""Thread heads put away in one pulse, at most: under more load than that, the newest."""
+_HEADS = (12, 8)
+"""Thread heads put away in one pulse, the newest first: so many times so many. In between, chunks pass."""
 _GC = (50_000, 10, 20)
 """An exchange leaves hundreds of small objects that live on for hours in the tracker. Python's own
 thresholds would walk all of them hundreds of times a second and find nothing; cycles appear only
@@ -261,14 +261,22 @@ class _Parts:
 
     async def put_heads(self) -> None:
         """Hand the heads of threads that changed to their store, so that a restart goes on with them."""
-        await self.threads.push(self.core.tracker.changed_heads(_MOST_HEADS))
+        slices, size = _HEADS
+        for _ in range(slices):
+            heads = self.core.tracker.changed_heads(size)
+            if not heads:
+                break
+            await self.threads.push(heads)
+            await asyncio.sleep(0)
 
     def _operator(self) -> Operator:
         return Operator(self.settings, self.treasury.opened())
 
     def _ordered(self, kind: str, data: Mapping[str, Any]) -> None:
         """An operator's order by the admin port, written down."""
-        self.outbox.put(Record(time.time_ns(), "intervention", data={"policy": "operator", "kind": kind, **data}))
+        self.outbox.put(
+            Record(time.time_ns(), "intervention", data={"policy": "operator", "kind": kind, **data})
+        )
 
     # -- what is told
 

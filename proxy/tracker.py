@@ -24,6 +24,7 @@ index before it is forwarded; two requests of one session never wait for each ot
 """
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -112,7 +113,7 @@ class Tracker:
         )
         self._births = Births(emit, new_id, self.shelf)
         self._idle: list[tuple[int, int, Turn]] = []
-        self._changed: dict[str, Thread] = {}
+        self._changed: OrderedDict[str, Thread] = OrderedDict()
         """Threads whose head has changed since it was last taken, oldest change first."""
         self._watched = 0
         self._most_idle = _MOST_IDLE
@@ -134,7 +135,7 @@ class Tracker:
         thread.last_ns = thread.session.last_ns = placement.step_state.turn.last_ns = now_ns
         placement.step_state.running += 1
         self.shelf.touch(thread)
-        self._changed[thread.id] = thread
+        self._note_change(thread)
         return placement
 
     def fetch(self, exchange: Exchange, request: ModelRequest, now_ns: int) -> Placement | None:
@@ -154,7 +155,7 @@ class Tracker:
             self._resume(turn, now_ns)
         thread.last_ns = thread.session.last_ns = turn.last_ns = now_ns
         self.shelf.touch(thread)
-        self._changed[thread.id] = thread
+        self._note_change(thread)
         return placement
 
     def _join(self, arrival: Arrival, match: Match) -> Placement:
@@ -323,7 +324,7 @@ class Tracker:
             return
         placement.closed = True
         step, exchange = placement.step_state, placement.exchange
-        self._changed[step.thread.id] = step.thread
+        self._note_change(step.thread)
         turn, reply = step.turn, attempt.reply
         if attempt.outcome != "refused":
             self.admit(placement, attempt.arrived_ns)
@@ -437,9 +438,13 @@ class Tracker:
         return [head(thread, texts=self.texts) for thread in self.shelf.threads.values()]
 
     def changed_heads(self, most: int) -> list[dict[str, Any]]:
-        """Heads of the threads that changed since the last call; beyond ``most``, of the newest ones."""
-        changed, self._changed = list(self._changed.values()), {}
-        return [head(thread, texts=self.texts) for thread in changed[-most:]]
+        """Heads of threads that changed since theirs was last taken, the newest first, at most so many."""
+        some = [self._changed.popitem()[1] for _ in range(min(most, len(self._changed)))]
+        return [head(thread, texts=self.texts) for thread in some]
+
+    def _note_change(self, thread: Thread) -> None:
+        self._changed[thread.id] = thread
+        self._changed.move_to_end(thread.id)
 
     def load(self, heads: Iterable[Mapping[str, Any]]) -> int:
         """Take in heads that are not at hand yet; answers how many were."""
