@@ -51,6 +51,7 @@ def otlp(
         protocol=options.protocol,
         headers={name: value.reveal() for name, value in options.headers.items()},
         service_name=options.service_name,
+        signals=options.signals,
         content=options.content,
         thinking=options.thinking,
         redact=options.redact,

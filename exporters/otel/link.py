@@ -9,7 +9,7 @@ import math
 import os
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Literal, get_args
@@ -65,6 +65,7 @@ def read_link(
     protocol: str | None = None,
     headers: Mapping[str, str] | None = None,
     service_name: str | None = None,
+    signals: Collection[str] = SIGNALS,
     environ: Mapping[str, str] = os.environ,
 ) -> Link:
     """The link that settings and environment describe. Raises Unusable."""
@@ -72,7 +73,7 @@ def read_link(
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true":
         for signal in SIGNALS:
             chosen = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").lower()
-            if not chosen or "otlp" in [name.strip() for name in chosen.split(",")]:
+            if signal in signals and (not chosen or "otlp" in [name.strip() for name in chosen.split(",")]):
                 doors[signal] = _door(signal, endpoint, protocol, headers or {}, environ)
     return Link(doors, service_name, _ratio(environ))
 

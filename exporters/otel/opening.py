@@ -18,7 +18,9 @@ def open_exporter(
     environ: Mapping[str, str],
 ) -> OtelExporter | None:
     """None where the environment switches every signal off. Raises Unusable."""
-    link = read_link(wanted.endpoint, wanted.protocol, wanted.headers, wanted.service_name, environ)
+    link = read_link(
+        wanted.endpoint, wanted.protocol, wanted.headers, wanted.service_name, wanted.signals, environ
+    )
     way = _way(link, driver)
     if way.spans is None and way.logs is None:
         return None

@@ -26,6 +26,7 @@ class Wanted:
     protocol: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     service_name: str | None = None
+    signals: tuple[str, ...] = ("traces", "logs", "metrics")
     content: bool = False
     thinking: bool = False
     redact: tuple[str, ...] = ()

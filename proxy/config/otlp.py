@@ -28,6 +28,10 @@ def _endpoint(value: Any) -> str:
     return text
 
 
+def _one_or_many(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
 def _pattern(value: Any) -> str:
     try:
         re.compile(value)
@@ -50,11 +54,17 @@ class OtlpSettings(Section):
     headers: Mapping[Text, Secret] = {}
     """Sent with each request; they win over ``OTEL_EXPORTER_OTLP_HEADERS`` one by one."""
     service_name: Text | None = None
+    signals: Annotated[tuple[Literal["traces", "logs", "metrics"], ...], BeforeValidator(_one_or_many)] = (
+        "traces",
+        "logs",
+        "metrics",
+    )
+    """What is sent; Jaeger, for one, takes traces only."""
     content: Flag = False
     """What is new in each step goes out: messages, tool arguments, results. Capped and redacted."""
     thinking: Flag = False
     """With content: thinking text, too. Its signatures never."""
-    redact: Annotated[tuple[Pattern, ...], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = ()
+    redact: Annotated[tuple[Pattern, ...], BeforeValidator(_one_or_many)] = ()
     """With content: what matches one of these regular expressions becomes dots, as credentials do."""
     conventions: Literal["compat", "latest"] = "compat"
     """``compat`` adds the older names that backends still read to the newest GenAI conventions."""
