@@ -78,3 +78,30 @@ def test_BUD_05_open_lets_them_through_and_charges_them_later(tmp_path: Path, re
             return any(one["used"] == "0.06" for one in proxy.told("budgets"))
 
         kit.eventually(all_charged, "six requests of a cent each were to be charged")
+
+
+def test_BUD_04_settlements_that_the_ledger_missed_all_land_and_the_limit_bites_at_the_right_request(
+    tmp_path: Path, redis: RedisServer
+) -> None:
+    budget = {"name": "key", "scope": "key", "window": "day", "limits": {"spend_usd": "0.6"}}
+    given = {**settings(redis), "budgets": [budget]}
+    with kit.model() as model, kit.serve(tmp_path, model, **given) as proxy:
+        model.gate.clear()
+        with ThreadPoolExecutor(50) as pool:
+            running = [
+                pool.submit(proxy.post, "/v1/messages", kit.request(f"q {n}", max_tokens=10))
+                for n in range(50)
+            ]
+            kit.eventually(lambda: len(model.asked) == 50, "all fifty were to be on their way")
+            redis.kill()
+            model.gate.set()
+            assert [one.result().status for one in running] == [200] * 50
+        redis.start()
+        kit.eventually(
+            lambda: [one["used"] for one in proxy.budgets(name="key")] == ["0.5"],
+            "all fifty were to be charged",
+        )
+        (counter,) = proxy.idle()
+        assert (counter["used"], counter["reserved"]) == ("0.5", "0")
+        said = [proxy.post("/v1/messages", kit.request(f"r {n}", max_tokens=10)).status for n in range(12)]
+        assert said == [*[200] * 10, 402, 402]
