@@ -29,9 +29,9 @@ class Ordering:
                   {JSON: shapes.many(shapes.COUNTER)}, fails=(503,)),
             Route("POST", "/api/v1/stop", self.stop,
                   "Refuse what a turn, thread, session or key asks from now on; `lift` lets it go on",
-                  {JSON: shapes.STOPPED}, takes=shapes.STOP, fails=(415, 503)),
+                  {JSON: shapes.STOPPED}, takes=shapes.STOP, fails=(404, 415, 503)),
             Route("POST", "/api/v1/topup", self.topup, "Raise a limit in its current window",
-                  {JSON: shapes.COUNTER}, takes=shapes.TOPUP, fails=(415, 503)),
+                  {JSON: shapes.COUNTER}, takes=shapes.TOPUP, fails=(404, 415, 503)),
         ]  # fmt: skip
 
     async def budgets(self, request: web.Request) -> web.Response:
@@ -68,6 +68,8 @@ async def _carried_out(work: Awaitable[Any]) -> Any:
         return await work
     except LedgerAway as error:
         raise web.HTTPServiceUnavailable(reason=_line(error)) from None
+    except LookupError as error:
+        raise web.HTTPNotFound(reason=_line(error)) from None
     except ValueError as error:
         raise web.HTTPBadRequest(reason=_line(error)) from None
 

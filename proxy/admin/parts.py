@@ -37,7 +37,7 @@ class Catalog(Protocol):
 
 
 class Orders(Protocol):
-    """What may be ordered here. Raises ValueError in words for a person."""
+    """What may be ordered here. Raises LookupError or ValueError in words for a person."""
 
     async def budgets(self) -> list[Json]: ...
     async def forecast(self, turn: Mapping[str, Any]) -> list[Json]: ...

@@ -36,6 +36,10 @@ class OrderRefused(ValueError):
     """The order cannot be carried out; the message says what would be."""
 
 
+class NothingCalled(OrderRefused, LookupError):
+    """The order names what is not there."""
+
+
 class Operator:
     """Orders on one ledger, under one configuration."""
 
@@ -66,7 +70,7 @@ class Operator:
         if not lift:
             await self._ledger.stop(whole, now_ns=now_ns)
         elif not await self._ledger.resume(whole, now_ns=now_ns):
-            raise OrderRefused(f"{whole} is not stopped")
+            raise NothingCalled(f"{whole} is not stopped")
         return whole
 
     async def _whole(self, name: str) -> str:
@@ -78,7 +82,7 @@ class Operator:
         known |= {key.name for key in await self._ledger.keys()}
         if name in known:
             return name
-        raise OrderRefused(
+        raise NothingCalled(
             f"nothing is called {name!r}: name a turn, thread or session by its id, or a key "
             f"({', '.join(sorted(known))})"
         )
@@ -92,7 +96,7 @@ class Operator:
         budget = self._budgets.get(name)
         if budget is None:
             known = ", ".join(sorted(self._budgets)) or "none is configured"
-            raise OrderRefused(f"no budget is called {name!r}: {known}")
+            raise NothingCalled(f"no budget is called {name!r}: {known}")
         chosen = _dimension(budget, dimension)
         amount = _amount(chosen, add)
         whose = await self._subject(budget, chosen, subject)
@@ -159,14 +163,14 @@ def _recorded(data_dir: Path, name: str) -> str:
         try:
             found = reader.resolve(name)
         except (NotRecorded, Ambiguous) as error:
-            raise OrderRefused(str(error)) from None
+            raise NothingCalled(str(error)) from None
         if found.kind == "exchange":
             turn = reader.exchange(found.id).turn
             if turn is None:
                 raise OrderRefused(f"{name} is no model call")
             return turn
         return found.id if found.kind != "step" else reader.parents(found.id)[0]
-    raise OrderRefused(f"{name} is not recorded here; give the whole id")
+    raise NothingCalled(f"{name} is not recorded here; give the whole id")
 
 
 def _dimension(budget: Budget, given: str | None) -> str:

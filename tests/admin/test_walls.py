@@ -86,7 +86,7 @@ async def test_our_own_page_orders_and_it_is_written_down(
 
 async def test_what_is_refused_is_one_line_and_not_written_down(client: Client, audit: list[Any]) -> None:
     answer = await client.post("/api/v1/stop", json={"id": "nobody"}, headers=kit.BEARER)
-    assert answer.status == 400
+    assert answer.status == 404
     assert "nothing is called 'nobody'" in (await answer.json())["error"]
     assert audit == []
 

@@ -123,7 +123,7 @@ def test_the_admin_port_counts_tops_up_and_stops(tmp_path: Path) -> None:
         ]  # fmt: skip
         assert admin(proxy, "/api/v1/topup", {"budget": "turn", "add": 1})[1]["limit"] == 3
         assert proxy.post("/v1/messages", body).status == 200
-        assert admin(proxy, "/api/v1/topup", {"budget": "nope", "add": 1})[0] == 400
+        assert admin(proxy, "/api/v1/topup", {"budget": "nope", "add": 1})[0] == 404
         assert admin(proxy, "/api/v1/topup", {"budget": "turn", "more": 1})[0] == 400
         status, told = admin(proxy, "/api/v1/stop", {"id": refused.fields["subject"]})
         assert (status, told["stopped"]) == (200, True)

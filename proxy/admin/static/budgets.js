@@ -3,7 +3,7 @@
 import { calmly, follow, get } from "./api.js";
 import { bar } from "./charges.js";
 import { h, line, put } from "./dom.js";
-import { failed, since, turnLink } from "./marks.js";
+import { failed, since, turnLink, whose } from "./marks.js";
 import { askStop, askTopup } from "./orders.js";
 import { table } from "./table.js";
 import { amount, many, money, short, time } from "./words.js";
@@ -19,19 +19,13 @@ function forecast(one) {
   return past < 0.02 ? null : Number(one.used) / past;
 }
 
-function subject(one) {
-  if (/^trn_/.test(one.subject)) return turnLink(one.subject);
-  if (/^ses_/.test(one.subject)) return h("a", { class: "mono", href: `#/turns?session=${encodeURIComponent(one.subject)}` }, short(one.subject));
-  return h("span", { class: "inline" }, line(one.subject, 60));
-}
-
 const STOPPABLE = new Set(["turn", "thread", "session", "key"]);
 
 function columns(again) {
   return [
     ["Budget", (one) => h("b", {}, line(one.name, 40))],
     ["Scope", (one) => line(one.scope, 40)],
-    ["Subject", subject, "name"],
+    ["Subject", (one) => whose(one.subject), "name"],
     ["Of", (one) => line(one.dimension, 40)],
     ["Window", (one) => line(one.window, 20)],
     ["", (one) => bar(Number(one.used), Number(one.reserved), Number(one.limit), `${one.name} ${one.dimension}`)],
@@ -55,9 +49,9 @@ const ALERTS = [
   ["When", (event) => since(event.time)],
   ["What", (event) => h("span", { class: `badge ${event.type === "budget/exhausted" ? "bad" : event.type === "budget/alert" ? "warn" : ""}` }, line(what(event), 30))],
   ["Budget or policy", (event) => line(event.data.budget ?? event.data.policy ?? "", 40)],
-  ["Whose", (event) => line(event.data.subject ?? event.data.id ?? "", 60), "name"],
+  ["Whose", (event) => whose(event.data.subject ?? event.data.id), "name"],
   ["Said", (event) => h("span", { class: "dim" }, line(said(event.data), 120)), "name wide"],
-  ["Turn", (event) => (event.turn ? turnLink(event.turn) : "")],
+  ["Turn", (event) => (event.turn && event.turn !== event.data.subject ? turnLink(event.turn) : "")],
 ];
 
 function what(event) {

@@ -52,7 +52,7 @@ export function evidence(of) {
 
 function pairOf(name, value) {
   const text = typeof value === "string" ? value : JSON.stringify(value);
-  return [h("dt", {}, line(name.replaceAll("_", " "), 40)), h("dd", { class: "inline" }, inert(text, 1200))];
+  return h("div", {}, h("dt", {}, line(name.replaceAll("_", " "), 40)), h("dd", { class: "inline" }, inert(text, 1200)));
 }
 
 /** What was there and what came back, the differing middle marked. */

@@ -7,6 +7,13 @@ export function since(text) {
   return h("time", { datetime: text, title: clock(text), "data-ago": "" }, ago(text));
 }
 
+/** An id as a link where there is a view for it, else as text. */
+export function whose(id) {
+  if (/^trn_/.test(id ?? "")) return turnLink(id);
+  if (/^ses_/.test(id ?? "")) return h("a", { class: "mono", href: `#/turns?session=${encodeURIComponent(id)}` }, short(id));
+  return h("span", { class: "inline" }, line(/^(thr|stp)_/.test(id ?? "") ? short(id) : id ?? "", 60));
+}
+
 /** Keep the ages true; the page does it now and then. */
 export function ageAll() {
   for (const one of document.querySelectorAll("time[data-ago]")) one.textContent = ago(one.dateTime);

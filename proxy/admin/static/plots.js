@@ -1,7 +1,7 @@
 // Plots of a turn: tokens that each step read, and cost as it accrued.
 
 import { h, s } from "./dom.js";
-import { count, money, share } from "./words.js";
+import { count, many, money, share } from "./words.js";
 
 const TALL = 190;
 const LEFT = 52;
@@ -21,7 +21,7 @@ function scale(most, width, columns) {
 export function nice(most) {
   if (!(most > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(most));
-  return [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= most) ?? most;
+  return [1, 2, 4, 6, 8, 10].map((one) => one * power).find((one) => one >= most) ?? most;
 }
 
 function frame(width, high, y, x, steps, format) {
@@ -80,13 +80,14 @@ export function outlook(turn) {
   const said = [];
   const growth = turn.growth;
   if (growth && turn.steps.length > 1) {
-    said.push(`Each step reads about ${count(Math.round(growth.growth_per_step))} tokens more than the one before.`);
+    const more = Math.round(growth.growth_per_step);
+    said.push(Math.abs(more) < 1 ? "Each step reads as much as the one before." : `Each step reads about ${many(Math.abs(more), "token")} ${more > 0 ? "more" : "less"} than the one before.`);
     const last = turn.steps.at(-1).usage.input_tokens;
     if (growth.window && growth.growth_per_step > 0 && last) {
-      said.push(`At that pace the window of ${count(growth.window)} is full after about ${count(Math.max(0, Math.floor((growth.window - last) / growth.growth_per_step)))} more steps.`);
+      said.push(`At that pace the window of ${count(growth.window)} is full after about ${many(Math.max(0, Math.floor((growth.window - last) / growth.growth_per_step)), "more step")}.`);
     }
   }
-  if (turn.open) for (const one of turn.forecast ?? []) said.push(`Budget ${one.name} (${one.dimension}) lasts about ${count(one.steps_left)} more steps.`);
+  if (turn.open) for (const one of turn.forecast ?? []) said.push(`Budget ${one.name} (${one.dimension}) lasts about ${many(one.steps_left, "more step")}.`);
   return said.join(" ");
 }
 

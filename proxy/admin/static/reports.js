@@ -82,7 +82,7 @@ function ends(rows, kind, width) {
 
 function spread(rows, kind, width) {
   const shown = rows.slice(0, 20);
-  const high = nice(Math.max(...shown.map((row) => row.steps.most ?? 0), 1));
+  const high = nice(Math.max(...shown.map((row) => row.steps.most ?? 0), 2));
   const x = (value) => NAME + (value / high) * (width - NAME - 40);
   return picture(width, shown.length * ROW + 20, shown.map((row) => `${named(row, kind)}: median ${count(row.steps.median)}`).join("; "),
     [0, 0.5, 1].map((part) => [s("line", { class: "axis", x1: x(part * high), x2: x(part * high), y1: 0, y2: shown.length * ROW }), s("text", { x: x(part * high), y: shown.length * ROW + 15, "text-anchor": "middle" }, count(part * high))]),

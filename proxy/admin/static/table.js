@@ -33,10 +33,18 @@ export function table(caption, columns, { key, go, chosen, onpick, seen }) {
       void had.element.offsetWidth;
       had.element.classList.add("fresh");
     }
-    if (had.told !== told) put(had.element, columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row))));
+    if (had.told !== told) fill(had.element, row);
     had.told = told;
     if (chosen) had.element.setAttribute("aria-selected", String(chosen(row)));
     return had.element;
+  }
+
+  /** New cells; what had the focus in them has it again. */
+  function fill(element, row) {
+    const inside = element.contains(document.activeElement) && document.activeElement !== element;
+    const at = inside ? [...element.querySelectorAll("a, button")].indexOf(document.activeElement) : -1;
+    put(element, columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row))));
+    if (at >= 0) element.querySelectorAll("a, button")[at]?.focus();
   }
 
   function set(rows) {

@@ -22,7 +22,9 @@ export function turn(main, facts, parts) {
   let picked = facts.step ? Number(facts.step) - 1 : null;
   let gone = false;
   const places = Object.fromEntries(["figures", "time", "tokens", "cost", "findings", "steps", "step"].map((name) => [name, h("div")]));
-  const title = h("div", { class: "head" }, h("h1", {}, "Turn ", h("span", { class: "mono" }, short(id))));
+  const name = h("span", { class: "mono" }, short(id));
+  const beside = h("div", { class: "beside" });
+  const title = h("div", { class: "head" }, h("h1", {}, "Turn ", name), beside);
   const steps = stepsTable(() => picked, pick);
   put(places.steps, steps.element);
   put(main, title, places.figures);
@@ -58,7 +60,8 @@ export function turn(main, facts, parts) {
   }
 
   function heading() {
-    put(title, h("h1", {}, "Turn ", h("span", { class: "mono" }, short(now.id))), cause(now),
+    put(name, short(now.id));  // the heading itself stays: it may have the focus
+    put(beside, cause(now),
       h("a", { href: `#/turns?session=${encodeURIComponent(now.session)}`, class: "dim" }, `session ${short(now.session)}`),
       h("span", { class: "spring" }),
       now.trace_url ? h("a", { class: "button", href: now.trace_url, target: "_blank", rel: "noopener noreferrer" }, "Open trace") : null,
@@ -131,7 +134,7 @@ function figures(turn) {
   const cells = [
     ["Agent", line(turn.agent ?? "?", 40), labels(turn.labels)],
     ["Model", line([...new Set(turn.steps.map((step) => step.model))].join(", ") || "?", 60)],
-    ["Started", clock(turn.started_at), [since(turn.started_at), " ago"]],
+    ["Started", clock(turn.started_at), since(turn.started_at)],
     [turn.open ? "Running" : "Took", duration(end - time(turn.started_at))],
     ["Steps", count(turn.steps.length), turn.threads ? `${many(turn.threads.length, "thread")} below` : null],
     ["Input", count(usage.input_tokens), `${share(usage.cache_read_tokens, usage.input_tokens)} cached`],

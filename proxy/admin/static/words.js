@@ -52,7 +52,7 @@ export function time(text) {
 export function ago(text) {
   const ms = Date.now() - time(text);
   if (Number.isNaN(ms)) return UNKNOWN;
-  if (ms < 5000) return "now";
+  if (ms < 5000) return "just now";
   const units = [[86400000, "d"], [3600000, "h"], [60000, "m"], [1000, "s"]];
   const [size, name] = units.find(([unit]) => ms >= unit) ?? units[3];
   return `${Math.floor(ms / size)} ${name}`;
