@@ -17,15 +17,18 @@ from typing import Protocol
 
 from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from exporters.otel.draft import Draft
-from exporters.otel.events import Happening, log
+from exporters.otel.events import Happening, decision, log
 from exporters.otel.link import Door, scope
+from exporters.otel.metrics import Metrics
 from exporters.otel.sending import Bounds, Outlet
-from exporters.otel.turns import Style, Turns
+from exporters.otel.steps import Style
+from exporters.otel.turns import Turns
 from proxy.model import Record
 from proxy.ports import Reading
 
@@ -42,6 +45,7 @@ class Driver(Protocol):
 
     def spans(self, door: Door) -> SpanExporter: ...
     def logs(self, door: Door) -> LogRecordExporter: ...
+    def metrics(self, door: Door) -> MetricExporter: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Way:
 
 
 class OtelExporter:
-    """Traces and logs. One per process."""
+    """Traces, logs and metrics. One per process."""
 
     name = "otlp"
 
@@ -63,6 +67,7 @@ class OtelExporter:
         style: Style,
         who: Resource,
         *,
+        metrics: Metrics | None = None,
         told_in: Path | None = None,
         warn: Callable[[str], None] = lambda text: None,
         bounds: Bounds = _BOUNDS,
@@ -70,6 +75,7 @@ class OtelExporter:
         close_s: float = CLOSE_S,
     ) -> None:
         self._who, self._scope = who, scope()
+        self._metrics = metrics
         self._told_in = told_in
         self._close_s = close_s
         self._lock = threading.Lock()
@@ -98,10 +104,16 @@ class OtelExporter:
 
     async def export(self, records: Sequence[Record]) -> None:
         """Read a batch."""
+        if self._metrics is not None:
+            self._metrics.count(records)
+        if self._traces is None and self._logs is None:
+            return
         await asyncio.to_thread(self._take, records)
 
     async def close(self) -> None:
         """Tell what is open, send what is left, and let go, all within the deadline."""
+        if self._metrics is not None:
+            self._metrics.take()
         await asyncio.to_thread(self._finish)
         waits = [asyncio.wrap_future(outlet.close(self._close_s)) for outlet in self._outlets()]
         if not waits:
@@ -112,8 +124,13 @@ class OtelExporter:
         for outlet in self._outlets() if late else ():
             outlet.abandon()
 
+    def tick(self, now_s: float) -> None:
+        """Let time pass: metrics leave once an interval."""
+        if self._metrics is not None:
+            self._metrics.tick(now_s)
+
     def readings(self) -> Iterable[Reading]:
-        """What became of the spans and log records, for metrics."""
+        """What became of what was sent, for metrics."""
         tallies = [(outlet.signal, outlet.tally()) for outlet in self._outlets()]
         yield Reading(
             "otlp_sent_total", "What the collector took.", [((n,), t.sent) for n, t in tallies], ("signal",)
@@ -129,11 +146,15 @@ class OtelExporter:
         text = "What was lost because the collector is away, slow or refuses."
         yield Reading("otlp_dropped_total", text, rows, ("signal", "reason"))
 
-    def _outlets(self) -> "Iterator[Outlet[ReadableSpan] | Outlet[ReadableLogRecord]]":
+    def _outlets(
+        self,
+    ) -> "Iterator[Outlet[ReadableSpan] | Outlet[ReadableLogRecord] | Outlet[MetricsData]]":
         if self._traces is not None:
             yield self._traces
         if self._logs is not None:
             yield self._logs
+        if self._metrics is not None:
+            yield self._metrics.outlet
 
     # -- in worker threads
 
@@ -143,6 +164,8 @@ class OtelExporter:
             for record in records:
                 if record.turn is not None:
                     self._turns.take(record, now_s)
+                elif record.type in ("finding", "intervention", "budget/alert"):
+                    self._tell(decision(record), 0, 0)
                 elif record.type in _PLAIN:
                     self._tell_plain(record)
         self._fill()
@@ -155,7 +178,7 @@ class OtelExporter:
         with self._lock:
             self._send(self._turns.close())
             if self._told_in is not None:
-                _keep_told(self._told_in, list(self._turns.left_open)[-_MOST_TOLD:])
+                _keep_told(self._told_in, list(self._turns.told)[-_MOST_TOLD:])
 
     def _send(self, drafts: Iterator[Draft]) -> None:
         for draft in drafts:
@@ -177,7 +200,6 @@ class OtelExporter:
 _PLAIN = {
     "gap": "looptap.gap",
     "internal/error": "looptap.internal_error",
-    "budget/alert": "looptap.budget.alert",
 }
 """Events of no turn that go into the log, by type."""
 

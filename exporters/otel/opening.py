@@ -1,19 +1,22 @@
 """Puts the exporter together: settings and variables in, a running one out."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 
 from exporters.otel.content import Lens
 from exporters.otel.exporter import Driver, OtelExporter, Way
 from exporters.otel.link import Link, read_link, resource
+from exporters.otel.metrics import Figures, Metrics, interval_s
 from exporters.otel.names import Dress
-from exporters.otel.turns import Style
+from exporters.otel.steps import Style
 from exporters.otel.wanted import Wanted
 
 
 def open_exporter(
     wanted: Wanted,
     driver: Callable[[str], Driver],
+    live: Figures,
     warn: Callable[[str], None],
     environ: Mapping[str, str],
 ) -> OtelExporter | None:
@@ -22,7 +25,19 @@ def open_exporter(
         wanted.endpoint, wanted.protocol, wanted.headers, wanted.service_name, wanted.signals, environ
     )
     way = _way(link, driver)
-    if way.spans is None and way.logs is None:
+    who = resource(link)
+    metrics = None
+    if wanted.metrics and (door := link.doors.get("metrics")) is not None:
+        metrics = Metrics(
+            driver(door.protocol).metrics(door),
+            who,
+            live,
+            compat=wanted.compat,
+            every_s=interval_s(environ),
+            clock=time.time_ns,
+            warn=warn,
+        )
+    if way.spans is None and way.logs is None and metrics is None:
         return None
     style = Style(
         Dress(wanted.compat, wanted.openinference),
@@ -30,7 +45,7 @@ def open_exporter(
         wanted.join,
         link.ratio,
     )
-    return OtelExporter(way, style, resource(link), told_in=wanted.told_in, warn=warn)
+    return OtelExporter(way, style, who, metrics=metrics, told_in=wanted.told_in, warn=warn)
 
 
 def _way(link: Link, driver: Callable[[str], Driver]) -> Way:

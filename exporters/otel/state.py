@@ -59,6 +59,8 @@ class TurnState:
     """What every span of it bears."""
     stretch: bool = False
     """The turn's own span is out: ``draft`` is what was added to it later."""
+    foreign: bool = False
+    """It began at another instance, which tells the steps that it sent out."""
     known: bool = False
     """Its beginning, or its going on, was told in this process."""
     steps: dict[str, StepState] = field(default_factory=dict)

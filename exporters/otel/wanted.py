@@ -32,6 +32,7 @@ class Wanted:
     redact: tuple[str, ...] = ()
     compat: bool = True
     openinference: bool = False
+    metrics: bool = True
     join: bool = False
     """The client's trace gets a span of ours."""
     told_in: Path | None = None

@@ -78,6 +78,8 @@ _FIXED: Mapping[str, tuple[str, ...]] = {
     "admin": ("admin",),
     "store.path": ("store", "path"),
     "ledger.url": ("ledger", "url"),
+    "exporters": ("exporters",),
+    "traceparent": ("traceparent",),
 }
 """What a running process cannot change."""
 
@@ -121,7 +123,16 @@ def reload(
     pinned = tuple(name for name, keys in _FIXED.items() if _at(new, keys) != _at(old, keys))
     store = new.store.model_copy(update={"path": old.store.path})
     ledger = new.ledger.model_copy(update={"url": old.ledger.url})
-    kept = new.model_copy(update={"listen": old.listen, "admin": old.admin, "store": store, "ledger": ledger})
+    kept = new.model_copy(
+        update={
+            "listen": old.listen,
+            "admin": old.admin,
+            "store": store,
+            "ledger": ledger,
+            "exporters": old.exporters,
+            "traceparent": old.traceparent,
+        }
+    )
     kept._source, kept._pinned = new._source, pinned
     return kept
 

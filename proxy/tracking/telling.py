@@ -191,6 +191,8 @@ def step_end(step: Step, now_ns: int) -> Record:
         "attempts": step.attempts,
         "tool_calls": [{"id": call.id, "name": call.name} for call in step.calls],
         "results_seen": sum(call.answered for call in step.calls),
+        "place": step.place,
+        "began_ns": step.arrived_ns,
     }
     return _of_step(step, now_ns, "step/end", data)
 

@@ -12,9 +12,11 @@ from exporters.otel.content import Lens
 from exporters.otel.events import Happening
 from exporters.otel.link import scope
 from exporters.otel.names import Dress
-from exporters.otel.turns import MOST_TURNS, Style, Turns
+from exporters.otel.steps import Style
+from exporters.otel.turns import MOST_TURNS, Turns
 from proxy.model import Exchange, Head, ModelRequest, Record
 from proxy.tracking.placement import Placement
+from proxy.tracking.telling import elsewhere
 from proxy.verdict import Terminal
 from tests.exporters.otel.collector import Span, forest, span_of
 from tests.play import (
@@ -324,3 +326,30 @@ def test_turns_in_the_making_are_bounded() -> None:
         made.take(Record(1, "turn/start", "ses_1", "thr_1", f"trn_{number}", None, {"index": 0}), 0.0)
     assert len(list(made.ripe(10.0))) == 100
     assert len(list(made.close())) == MOST_TURNS
+
+
+def test_a_step_whose_beginning_went_down_with_its_process_is_told_by_the_next() -> None:
+    play = Play()
+    first = request(user("go"))
+    play.step(first, call("toolu_1"))
+    before = len(play.records)
+    early = [span for span in told(play.records) if span.name.startswith("chat")]  # all that came out
+    play.step(grown(first, assistant(call("toolu_1")), results(result("toolu_1"))), said("done"))
+    late = told(play.records[before:])
+    assert len(named(late, "agent_step")) == 2
+    forest([*early, *late])
+
+
+def test_what_another_instance_tells_is_not_told_again() -> None:
+    play = Play()
+    first = request(user("go"))
+    play.step(first, call("toolu_1"))
+    before = len(play.records)
+    play.step(grown(first, assistant(call("toolu_1")), results(result("toolu_1"))), said("done"))
+    ends = [one for one in play.records[before:] if one.type in ("step/end", "turn/end")]
+    began = [one for one in play.records[:before] if one.type == "turn/start"]
+    here = told([*play.records[:before], *map(elsewhere, (ends[0], ends[-1]))])
+    there = told([*map(elsewhere, began), *play.records[before:]])
+    assert sorted(span.name.split()[0] for span in here) == ["agent_step", "chat", "execute_tool"]
+    assert sorted(span.name.split()[0] for span in there) == ["agent_step", "chat", "invoke_agent"]
+    forest([*here, *there])
