@@ -197,7 +197,7 @@ class _Parts:
         application = admin.build(
             admin.AdminParts(
                 RecordCatalog(self.data_dir), token, hosts, self.ready, self.metrics.render, self._operator,
-                self._ordered,
+                self._ordered, lambda turn: outlets.trace_url(self.settings, turn),
             )
         )  # fmt: skip
         log = admin.ServerLog(self._caught).logger()

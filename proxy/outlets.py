@@ -11,6 +11,7 @@ from pathlib import Path
 
 import exporters
 from exporters.jsonl import JsonlExporter
+from exporters.otel.ids import trace_of
 from exporters.otel.wanted import PART_CHARS, Unusable, Wanted
 from exporters.webhooks import WebhookExporter
 from proxy.config import ConfigError, OtlpSettings, Problem, Settings, exporter_options
@@ -70,6 +71,14 @@ def otlp(
             raise ConfigError((told.problem(problem.name, problem.message, problem.hint),)) from None
         found = Problem(problem.name, None, None, "", problem.message, problem.hint)
         raise ConfigError((found,)) from None
+
+
+def trace_url(settings: Settings, turn: str) -> str | None:
+    """Where a turn's trace can be looked at; None where the settings do not say."""
+    if "otlp" not in settings.exporters:
+        return None
+    ui = exporter_options(settings, "otlp").read(OtlpSettings).ui
+    return f"{ui}/trace/{trace_of(turn):032x}" if ui is not None else None
 
 
 def content_chars(settings: Settings) -> int:

@@ -28,6 +28,16 @@ def _endpoint(value: Any) -> str:
     return text
 
 
+def _ui(value: Any) -> str:
+    problem = url_problem(value, ("http", "https"), "http://127.0.0.1:16686")
+    if problem is not None:
+        raise refuse(*problem)
+    return str(value).rstrip("/")
+
+
+Pages = Annotated[str, BeforeValidator(_ui), WithJsonSchema({"type": "string", "format": "uri"})]
+
+
 def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -54,6 +64,8 @@ class OtlpSettings(Section):
     headers: Mapping[Text, Secret] = {}
     """Sent with each request; they win over ``OTEL_EXPORTER_OTLP_HEADERS`` one by one."""
     service_name: Text | None = None
+    ui: Pages | None = None
+    """Base URL of Jaeger's pages: the dashboard links each turn to its trace there."""
     signals: Annotated[tuple[Literal["traces", "logs", "metrics"], ...], BeforeValidator(_one_or_many)] = (
         "traces",
         "logs",

@@ -121,6 +121,7 @@ class Page:
     async def shoot(self, name: str) -> None:
         """Keep a picture of the whole page."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        await self.run("scrollTo(0, 0)")
         told = await self.send("Page.captureScreenshot", captureBeyondViewport=True)
         (SCREENSHOTS / f"{name}.png").write_bytes(base64.b64decode(told["data"]))
 

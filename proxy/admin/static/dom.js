@@ -41,9 +41,7 @@ export function put(element, ...children) {
 const ODD = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
 
 function named(character) {
-  const code = character.codePointAt(0);
-  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
-  return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  return `⟨U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }
 
 /** Recorded text as one line of plain characters, cut to a length. */

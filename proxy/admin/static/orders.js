@@ -18,7 +18,7 @@ export function askStop(id, what, lift = false) {
 export function askTopup(counter, done) {
   const unit = { spend_usd: "US dollars, as 2 or 0.50", wall_clock: "a duration, as 30m or 2h" }[counter.dimension] ?? `${counter.dimension}, a whole number`;
   ask(`More for budget ${line(counter.name, 40)}`, [
-    h("p", {}, `${line(counter.scope, 40)} `, h("code", {}, line(counter.subject, 60)), `: ${amount(counter.dimension, counter.used)} of ${amount(counter.dimension, counter.limit)} used in this ${line(counter.window, 20)}.`),
+    h("p", {}, `${line(counter.scope, 40)} `, h("code", {}, line(counter.subject, 60)), `: ${amount(counter.dimension, counter.used)} of ${amount(counter.dimension, counter.limit)} used${counter.resets_at ? ` in this ${line(counter.window, 20)}` : ""}.`),
     field("add", `Raise the limit by (${unit})`, { required: true, autofocus: true, inputmode: "decimal" }),
   ], async (form) => {
     const made = await post("topup", { budget: counter.name, subject: counter.subject, dimension: counter.dimension, add: String(form.get("add")).trim() });
