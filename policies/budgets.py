@@ -28,7 +28,7 @@ SHARES = 10_000
 PACE = "requests_per_minute"
 SPEND = "spend_usd"
 
-Reached = Literal["deny", "message", "warn", "observe"]
+Reached = Literal["deny", "message", "cut", "warn", "observe"]
 
 _LIFE_SCOPES = frozenset({"step", "turn", "thread", "session"})
 _CAUSES: Mapping[str, str] = {
@@ -78,7 +78,7 @@ class Budget:
     @property
     def acts(self) -> bool:
         """Whether it refuses, and does not only tell."""
-        return self.on_exhausted in ("deny", "message")
+        return self.on_exhausted in ("deny", "message", "cut")
 
     def matches(self, subjects: Mapping[str, str]) -> bool:
         """Whether a request falls under it. A model that is not known may be any."""
@@ -100,6 +100,11 @@ class Budgets:
         """Whether a budget refuses, and does not only tell."""
         known = self.by_name.get(budget)
         return known is not None and known.acts
+
+    def cuts(self, budget: str) -> bool:
+        """Whether a budget ends what is under way, and does not only refuse what comes."""
+        known = self.by_name.get(budget)
+        return known is not None and known.on_exhausted == "cut"
 
     def caps_spend(self, subjects: Mapping[str, str]) -> str | None:
         """The first budget that stops this traffic at an amount of money."""

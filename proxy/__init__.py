@@ -24,6 +24,8 @@ judgement
 money
     ``pricing`` prices; ``money`` says who pays, what to hold and what was spent; ``stores`` keeps
     ledgers and thread heads; ``probe`` tries at start whether a cap refuses
+several instances
+    ``commons`` keeps the shared thread index beside the traffic
 the record
     ``outbox`` takes for ``record``, which writes and reads, and for the exporters that ``outlets``
     builds; ``trees`` and ``details`` build what people see,

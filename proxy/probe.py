@@ -36,7 +36,7 @@ class NotEnforced(Exception):
 def enforces(settings: Settings) -> bool:
     """Whether any budget refuses anything."""
     return settings.mode == "enforce" and any(
-        budget.on_exhausted in ("deny", "message") for budget in settings.budgets
+        budget.on_exhausted in ("deny", "message", "cut") for budget in settings.budgets
     )
 
 

@@ -70,6 +70,7 @@ _CAUSES = {
     "tool_retries": "tool_retries",
 }
 """The cause of a turn that a budget of this dimension refused."""
+_DIMENSION = re.compile(rb'"dimension"\s*:\s*"([a-z_]+)"')
 _STEP_NS = 1_000_000
 """Between two lines without times: enough to tell their order, too little to mean anything."""
 _START_NS = 1_700_000_000_000_000_000
@@ -194,7 +195,7 @@ class Replay:
         assert exchange.upstream is not None
         core.tick(self._now_ns)
         if core.match(exchange.head, exchange.upstream, exchange.path):
-            refused = _refusal(line.response) if line.end == "refused" else None
+            refused = _refusal(line.response) if line.end == "refused" and not _was_cut(line) else None
             opened = core.open(exchange, line.request_body, self._now_ns, refused=refused)
         else:
             opened = core.relay(exchange, self._now_ns)
@@ -223,6 +224,8 @@ class Replay:
             opened.respond(line.response, now_ns)
             if line.response_body:
                 opened.feed(line.response_body, now_ns)
+        if line.end == "refused" and _was_cut(line):
+            opened.ended_by = _cut_by(line)
         opened.close(line.end, now_ns)
 
     def _fault(self, where: str, error: BaseException) -> None:
@@ -345,6 +348,25 @@ def _refusal(response: ResponseHead | None) -> Terminal:
     cause = "interrupted" if code == STOPPED else _CAUSES.get(fields.get("dimension", ""), "policy")
     wait = 1 if response is not None and response.status == 429 else None
     return Terminal("deny", fields.pop("policy", ""), code, "", cause, fields, wait)
+
+
+def _was_cut(line: Line) -> bool:
+    """Whether the recorded proxy ended the reply under way: with events of its own behind the provider's, or
+    (before any byte had gone out) with an answer that says so."""
+    told = line.response.get(b"x-looptap-refused") if line.response is not None else None
+    return line.response is not None and (told is None or b"; cut=True" in told)
+
+
+def _cut_by(line: Line) -> Terminal:
+    """Why it did: the facts stand in the last event."""
+    if line.response is not None and line.response.get(b"x-looptap-refused") is not None:
+        return _refusal(line.response)
+    end = line.response_body[-8_000:]
+    dimension = _DIMENSION.search(end)
+    cause = _CAUSES.get(dimension[1].decode(), "policy") if dimension is not None else "policy"
+    if STOPPED.encode() in end:
+        cause = "interrupted"
+    return Terminal("cut", "", "", "", cause)
 
 
 def _text(value: Mapping[str, Any], key: str) -> str:

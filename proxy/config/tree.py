@@ -203,7 +203,7 @@ class BudgetSettings(Section):
     """Shares of a limit at which to tell somebody, ascending."""
     hard_at: Share = Decimal(1)
     """The share of a limit at which requests are stopped."""
-    on_exhausted: Literal["deny", "message", "land", "hold", "warn", "observe"] = "deny"
+    on_exhausted: Literal["deny", "message", "cut", "land", "hold", "warn", "observe"] = "deny"
     clamp: Flag = False
     """Where less than the worst case is left, lower the request's max tokens instead of refusing."""
     hold: Literal["worst_case", "slices"] = "worst_case"

@@ -154,6 +154,7 @@ class OpenAIResponses:
         if not request.stream:
             return b""
         response = _response(request, "looptap", "failed", [])
+        response["usage"] = None  # what the provider will bill is not ours to say
         told = error_object(why)
         response["error"] = {"code": "invalid_prompt", "message": told["message"], "looptap": told["looptap"]}
         return _frame("response.failed", _AFTER_ALL, {"response": response})

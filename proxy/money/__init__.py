@@ -3,6 +3,7 @@
 ``keyring`` and ``payers`` say who pays; ``bounds`` and ``demands`` how much a request could cost;
 ``purse`` reserves and settles one exchange, ``passbook`` keeps what is said about it, ``standing``
 adds up what policies see of the budgets, ``tally`` what metrics tell of them; ``treasury`` opens the
-ledger that the settings name, ``orders`` takes stop and topup, ``forecast`` says how long budgets last;
-``unread`` bounds what nobody can read. The ledgers themselves lie in ``proxy.stores``.
+ledger that the settings name, ``orders`` takes stop and topup; ``forecast`` says
+how long budgets last; ``unread`` bounds what nobody can read; ``deadlines`` tell when time is up.
+The ledgers themselves lie in ``proxy.stores``.
 """

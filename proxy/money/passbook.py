@@ -66,7 +66,7 @@ class Passbook:
             self._storms.clear()
         self._storms[key] = (now_ns, 0)
         more = f" ({since} more since the last line)" if since else ""
-        verb = "refused" if kind in ("deny", "message") else "would refuse"
+        verb = {"deny": "refused", "message": "refused", "cut": "cut"}.get(kind, "would refuse")
         self._warn(f"{verb}: {why.message.removeprefix('Looptap: ')}{more}")
         data = {**why.fields, "exchange": exchange.id, "number": exchange.number, "action": kind}
         self._sink.put(_record("budget/exhausted", now_ns, opened, data))

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 from proxy.core import Opened
 from proxy.model import Attempt, EndKind, Exchange, Upstream
 from proxy.money.bounds import Bounds
+from proxy.money.deadlines import clocks_of, time_up
 from proxy.money.demands import (
     MEMORY,
     SPENT,
@@ -49,6 +50,7 @@ class Rules(Protocol):
     """Which budgets a request falls under (``policies.budgets``)."""
 
     def acts(self, budget: str) -> bool: ...
+    def cuts(self, budget: str) -> bool: ...
     def caps_spend(self, subjects: Mapping[str, str]) -> str | None: ...
     def claims(self, demand: Demand) -> list[Claim]: ...
     def refusal(self, why: Refusal, *, now_ns: int) -> Terminal: ...
@@ -132,7 +134,10 @@ class Purse:
             self.book.intervened(exchange, opened, "clamp", {"max_output_tokens": most // choices(request)})
         if demand.streaks:
             self._remember(placement, {MEMORY: streak_memory(placement, demand.streaks)})
-        self._open_tab(exchange, opened, grant)
+        tab = self._open_tab(exchange, opened, grant)
+        clocks = clocks_of(claims, [self.posture.enforce and self.rules.cuts(c.budget) for c in claims])
+        if clocks:
+            tab.clock = asyncio.get_running_loop().create_task(self._cut_in_time(tab, clocks, names))
 
     async def _admit_unread(self, exchange: Exchange, opened: Opened) -> None:
         """What no dialect reads: free, or refused (or held flat) under a cap on spend."""
@@ -234,13 +239,21 @@ class Purse:
 
     # -- after it
 
-    def _open_tab(self, exchange: Exchange, opened: Opened, grant: Grant) -> None:
+    async def _cut_in_time(self, tab: "_Tab", clocks: Sequence[Claim], names: Sequence[str]) -> None:
+        """End the reply when its time is up."""
+        reached = await time_up(self.ledger, clocks, names)
+        why = self.rules.refusal(reached, now_ns=time.time_ns())
+        self.book.refused(tab.exchange, tab.opened, why, "cut")
+        tab.opened.cut(why)
+
+    def _open_tab(self, exchange: Exchange, opened: Opened, grant: Grant) -> "_Tab":
         now_ns = time.time_ns()
-        opened.tab = _Tab(self, exchange, opened, grant)
+        opened.tab = tab = _Tab(self, exchange, opened, grant)
         self._open[grant.id] = grant
         opened.admit(now_ns)
         if grant.holds:
             self.book.reserved(exchange, opened, grant)
+        return tab
 
     def settle(self, tab: "_Tab", amounts: Sequence[int | None], now_ns: int) -> None:
         """Tell the ledger, without anybody waiting for it."""
@@ -307,7 +320,7 @@ class Purse:
 class _Tab:
     """What was held for one exchange, until it is settled."""
 
-    __slots__ = ("_awaits", "_done", "_purse", "exchange", "grant", "opened")
+    __slots__ = ("_awaits", "_done", "_purse", "clock", "exchange", "grant", "opened")
 
     def __init__(self, purse: Purse, exchange: Exchange, opened: Opened, grant: Grant) -> None:
         self._purse = purse
@@ -315,11 +328,14 @@ class _Tab:
         self.opened = opened
         self.grant = grant
         self._done = False
+        self.clock: asyncio.Task[None] | None = None
+        """Ends the reply when its time is up."""
         self._awaits: str | None = None
         """Id of the reply that is made in the background and tells what was taken."""
 
     def settle(self, attempt: Attempt, now_ns: int) -> None:
         """The attempt is over: its usage and cost are what is charged."""
+        self._stop_clock()
         if self._done:
             return
         if attempt.reply.deferred:
@@ -336,6 +352,7 @@ class _Tab:
 
     def end(self, end: EndKind, status: int | None, now_ns: int) -> None:
         """Nobody read the reply. An error or none at all costs nothing, the rest what was held."""
+        self._stop_clock()
         if self._done or self._awaits is not None:
             return
         self._done = True
@@ -345,6 +362,11 @@ class _Tab:
             for hold in self.grant.holds
         ]
         self._purse.settle(self, amounts, now_ns)
+
+
+    def _stop_clock(self) -> None:
+        if self.clock is not None:
+            self.clock.cancel()
 
 
 def _unbounded(claims: Sequence[Claim], failing: Claim) -> list[Claim]:

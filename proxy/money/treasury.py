@@ -81,7 +81,7 @@ def _budget(one: BudgetSettings) -> Budget:
     if limits.wall_clock is not None:
         whole["wall_clock"] = max(1, limits.wall_clock.ns // _NS_PER_MS)
     on = one.on_exhausted
-    assert on in ("deny", "message", "warn", "observe")  # the checks let nothing else through
+    assert on in ("deny", "message", "cut", "warn", "observe")  # the checks let nothing else through
     return Budget(
         name=one.name,
         scope=one.scope,

@@ -48,9 +48,9 @@ class Births:
         hint = request.hints.session
         key = ("label", label) if label else ("hint", hint) if hint else None
         if key is not None and key in scope.sessions:
-            return scope.sessions[key]
+            return self._known(scope.sessions[key], arrival)
         if key is None and near is not None:
-            return near.session
+            return self._known(near.session, arrival)
         if key is None and request.tools:
             session = _lonely(scope, request, arrival.now_ns)
             if session is not None:
@@ -66,6 +66,14 @@ class Births:
         if key is not None:
             scope.sessions[key] = session
         self._emit(telling.session_start(session, exchange, arrival.now_ns))
+        return session
+
+    def _known(self, session: Session, arrival: Arrival) -> Session:
+        """A session that goes on; one that began at another instance is told of here, once."""
+        if session.foreign:
+            session.foreign = False
+            started = telling.session_start(session, arrival.exchange, arrival.now_ns)
+            self._emit(telling.elsewhere(started))
         return session
 
     def thread(

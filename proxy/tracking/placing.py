@@ -236,7 +236,7 @@ def _after_ask(scope: Scope, request: ModelRequest, name: bytes, at: int) -> Ite
                 yield 3 if step.whole else 4, Match("continue", step, known=behind, rewritten=True)
         elif step.reply == step.ask or (step.whole and not step.said):
             yield _went_on(step, request, at + 1, rewritten=False, rank=5)
-        elif client is not False and thread.newest(step) and (step.in_vain or (step.running and client)):
+        elif client is not False and thread.newest(step) and (step.in_vain or (step.under_way and client)):
             yield 4, Match("continue", step, known=at + 1)
         elif client and thread.newest(step):
             yield 3, Match("epoch", step, known=at + 1)

@@ -40,13 +40,26 @@ class Client(Protocol):
         ...
 
 
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+def _event_end(before: bytes, data: bytes) -> int | None:
+    """Where in ``data`` the event ends that is under way; 0: it ended before, None: it goes on."""
+    if not before or before.endswith(_EVENT_ENDS):
+        return 0
+    tail = before[-3:]
+    joined = tail + data
+    ends = [joined.find(mark) + len(mark) for mark in _EVENT_ENDS if mark in joined]
+    return max(0, min(ends) - len(tail)) if ends else None
+
+
 class Relay:
     """Carries one answer. Lives as long as its exchange; ``attach`` may be called again to resend."""
 
     __slots__ = (
-        "_chunked", "_client", "_connection", "_continued", "_counted", "_out", "_pulse", "_request",
-        "_tunnel", "_watch", "client_left", "done", "drained", "head_out", "paused_since", "progress",
-        "reusable", "timed_out",
+        "_chunked", "_client", "_connection", "_continued", "_counted", "_events", "_feeding", "_last",
+        "_out", "_pulse", "_request", "_tunnel", "_watch", "client_left", "cut_since", "done", "drained",
+        "head_out", "paused_since", "progress", "reusable", "timed_out", "unsaid",
     )  # fmt: skip
 
     done: asyncio.Future[Broken | None]
@@ -64,6 +77,15 @@ class Relay:
         self._continued = False
         self._counted = False
         self._tunnel = False
+        self._events = False
+        """The body is a stream of events in the clear: something can be put behind one of them."""
+        self._last = b""
+        """The newest piece of such a body."""
+        self._feeding = False
+        self.cut_since = 0.0
+        """Since when the answer is to be ended."""
+        self.unsaid = False
+        """It was, before any byte of it had gone out."""
         self.head_out = False
         """An answer has begun; no other one can be given."""
         self.timed_out = False
@@ -113,6 +135,54 @@ class Relay:
         if self._connection is not None:
             self._connection.end()
 
+    # -- ending it under way
+
+    def cut(self) -> None:
+        """End the answer in a form that its client parses: at once, or behind the event under way."""
+        if not self.cut_since and not self._tunnel:
+            self.cut_since = self._pulse.now
+            if not self._feeding:
+                self._cut_short(b"")
+
+    def break_cut(self) -> None:
+        """End it visibly broken: no event came to its end in time, or none can be put behind it."""
+        self.reusable = False
+        self.leave()
+        self._watch.close("refused")
+        self._client.break_off(reset=True)
+        self._settle(None)
+
+    def _cut_short(self, data: bytes) -> None:
+        """``data`` has just come, and nothing of it has been passed on yet."""
+        if self._connection is None:
+            return
+        if not self.head_out:
+            self.unsaid = True
+            self._out = b""
+            self.leave()
+            self._settle(None)
+            return
+        closing = self._watch.closing if self._events else b""
+        if not closing:
+            self.break_cut()
+            return
+        end = _event_end(self._last, data)
+        whole = end is not None
+        out = data[:end] + closing if whole else data
+        if out:
+            self._last = out
+            self._client.write(b"%x\r\n%b\r\n" % (len(out), out) if self._chunked else out)
+            self._watch.feed(out)
+        if whole:
+            if self._chunked:
+                self._client.write(LAST_CHUNK)
+            self.leave()
+            self._watch.close("refused")
+            if not self._chunked:
+                self.reusable = False
+                self._client.break_off(reset=False)
+            self._settle(None)
+
     @property
     def is_tunnel(self) -> bool:
         return self._tunnel
@@ -155,6 +225,9 @@ class Relay:
         if framing is Framing.UNTIL_CLOSE or self._pulse.stopping:
             self.reusable = False
         fields = head.headers + stamps if (stamps := self._watch.stamps) else head.headers
+        plain = (head.get(b"content-encoding") or b"identity").strip().lower() == b"identity"
+        ends = self._chunked or framing is not Framing.LENGTH
+        self._events = plain and ends and (head.get(b"content-type") or b"").startswith(b"text/event-stream")
         self._out = response_head(
             head.status, head.reason, fields, close=not self.reusable, chunked=not request.http_1_0
         )
@@ -166,6 +239,9 @@ class Relay:
         self.progress = self._pulse.now
         if self.client_left:
             self.drained += len(data)
+        if self.cut_since and not complete:
+            self._cut_short(data)
+            return
         if complete:
             self._connection = None  # already another's: a client that pauses now must not pause it
         out = self._out
@@ -186,10 +262,15 @@ class Relay:
         if out:
             self._client.write(out)
         if data:
+            self._last = data
+            self._feeding = True
             self._watch.feed(data)
+            self._feeding = False
         if complete:
             self._watch.close("client_gone" if self.client_left else "complete")
             self._settle(None)
+        elif self.cut_since:
+            self._cut_short(b"")
 
     def on_broken(self, broken: Broken) -> None:
         self._connection = None
