@@ -5,12 +5,22 @@ import json
 import random
 import socket
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
 
 from proxy import outlets
 from proxy.config import ConfigError, load
-from tests.exporters.otel.collector import collecting, forest
+from tests.exporters.otel.collector import Span, collecting, forest, span_of
 from tests.live.kit import LAST, Message, Peer, Stage, answer_head, frame, request_bytes, sse, stage
 from tests.live.test_scenarios import JSON_FIELDS, MESSAGES, STREAM_FIELDS, ask_body, events
 
@@ -137,7 +147,11 @@ async def test_a_collector_in_trouble_costs_the_traffic_nothing(tmp_path: Path, 
                 await collector.until(lambda c: c.requests)
         rows = {one.name: dict(one.rows) for one in the.running.parts.otlp.readings()}
         lost = sum(count for (signal, _), count in rows["otlp_dropped_total"].items() if signal == "traces")
-        assert (lost, rows["otlp_sent_total"]["traces",], rows["otlp_queued"]["traces",]) == (100, 0, 0)  # of 20 turns
+        assert (lost, rows["otlp_sent_total"]["traces",], rows["otlp_queued"]["traces",]) == (
+            100,
+            0,
+            0,
+        )  # of 20 turns
         assert len([line for line in the.warnings if "does not take traces" in line]) <= 1
 
 
@@ -172,3 +186,55 @@ async def test_the_environment_alone_switches_traces_on_and_off(tmp_path: Path) 
     file.write_text("exporters: {otlp: {}}\n")
     with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_PROTOCOL"):
         outlets.otlp(load(file, environ=odd), warnings.append, odd)
+
+
+async def test_a_turn_goes_on_in_its_trace_after_a_restart(tmp_path: Path) -> None:
+    asked = [USER, {"role": "assistant", "content": CALLS}, {"role": "user", "content": RESULTS}]
+    async with collecting() as collector:
+        told = {"otlp": {"endpoint": collector.url}}
+        async with stage(tmp_path, answer, exporters=told) as the:
+            await the.ask(MESSAGES, ask_body(messages=[USER]))
+            await the.idle()
+        (turn,) = collector.named("invoke_agent")  # told as it stands when the process ends
+        assert turn.attributes["looptap.turn.open"] is True
+        async with stage(tmp_path, answer, exporters=told) as the:
+            await the.ask(MESSAGES, ask_body(messages=asked))
+            await the.idle()
+    forest(collector.spans, reaching=False)
+    root, stretch = collector.named("invoke_agent")
+    assert (stretch.parent, stretch.attributes["looptap.turn.cause"]) == (root.id, "completed")
+    assert stretch.attributes["looptap.turn.usage.input_tokens"] == 20  # of the whole turn
+    assert len(collector.named("agent_step")) == 2
+
+
+class Receiver(TraceServiceServicer):
+    """A collector that is spoken to in gRPC."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.headers: list[dict[str, str]] = []
+
+    async def Export(
+        self, request: ExportTraceServiceRequest, context: Any
+    ) -> ExportTraceServiceResponse:
+        self.headers.append(dict(context.invocation_metadata()))
+        self.spans += [span_of(s) for r in request.resource_spans for o in r.scope_spans for s in o.spans]
+        return ExportTraceServiceResponse()
+
+
+async def test_a_collector_may_be_spoken_to_in_grpc(tmp_path: Path) -> None:
+    server, receiver = grpc.aio.server(), Receiver()
+    add_TraceServiceServicer_to_server(receiver, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    told = {"endpoint": f"http://127.0.0.1:{port}", "protocol": "grpc", "signals": ["traces"],
+            "headers": {"authorization": "Bearer hunter2"}}  # fmt: skip
+    try:
+        async with stage(tmp_path, answer, exporters={"otlp": told}) as the:
+            await the.ask(MESSAGES, ask_body(messages=[USER]))
+            await the.idle()
+    finally:
+        await server.stop(None)
+    forest(receiver.spans)
+    assert len(receiver.spans) == 5
+    assert receiver.headers[0]["authorization"] == "Bearer hunter2"
