@@ -54,6 +54,10 @@ _RULES = (
     _rule(r"\b1[5-9]\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d+)?\b", "<time>", "15", "16", "17", "18", "19"),
     _rule(r"\b\d+m\d+(?:\.\d+)?s\b", "<took>", "m"),
     _rule(r"\b\d+(?:\.\d+)?\s?(?:[mµun]s|milliseconds?|s|secs?|seconds?)\b", "<took>", "s"),
+    _rule(
+        r"\b((?:\w{0,40}_(?:ms|millis|secs?|seconds)|\w{0,40}(?:elapsed|duration|latency|took)\w{0,20})\W{1,3})\d+(?:\.\d+)?\b",
+        r"\1<took>", "_ms", "_millis", "_sec", "elapsed", "duration", "latency", "took",
+    ),
     _rule(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<id>", "-"),
     _rule(rf"\b(?=[pcsrtj])((?:{_LABELS})\W{{0,3}}){_VALUE}", r"\1<id>", "id", "port"),
     _rule(r"\b0x[0-9a-f]{4,16}\b", "<hex>", "0x"),
@@ -73,6 +77,7 @@ _RULES = (
 """What a run of the same thing changes by itself. First match first, each over what is left."""
 
 _MAY_DIFFER = re.compile(r"\d|/tmp/|/shm/|\\Te?mp\\|/var/folders/|\bid\b", re.IGNORECASE)
+_MEANT = "#="
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SPACE = re.compile(r"\s+")
 
@@ -94,6 +99,16 @@ _EMPTY_WORDS = re.compile(
     r"|null|none|undefined|object|false|true|please|try|again)\b",
     re.IGNORECASE,
 )
+_FOUND_NOTHING = re.compile(
+    r"\W*(?:error:? )?no (?:matches|matching \w+|results?|files|hits|entries)\b[^\n]{0,60}\s*", re.IGNORECASE
+)
+"""A search that failed for having found nothing says nothing of the tool."""
+_FAULTS = re.compile(
+    r" (?:previous |more |new |type |lint )?(?:errors|problems|warnings|failures|violations)\b", re.IGNORECASE
+)
+_ALONE = re.compile(r"(?:^|[\n=,;(]) ?$")
+_STATUS = re.compile(r"(?:status|https?|code)\W{0,3}(?:code\W{0,3})?$", re.IGNORECASE)
+_SPELLED = str.maketrans("0123456789", "abcdefghij")
 _BY_USER = re.compile(
     r"user (?:doesn't want|does not want|rejected|declined|denied|cancel|aborted|interrupted)"
     r"|by (?:the )?user\b",
@@ -105,6 +120,8 @@ _WAITING = re.compile(
     r"(?:running|pending|queued|waiting|building|in.progress)"
     r"|in[ _-]progress|not (?:yet )?(?:ready|finished|complete|done|available)(?: yet)?"
     r"|no (?:new )?output(?: yet)?"
+    r"|(?-i:[A-Z_]*(?:PENDING|QUEUED|IN_PROGRESS|PROVISIONING|CREATING|STARTING)[A-Z_]*"
+    r"|ContainerCreating|PodInitializing)|\d/\d\s+pending"
     r"|timed? ?out waiting|wait(?:ing)? for|eta\b|remaining|try again (?:later|in))\b",
     re.IGNORECASE,
 )
@@ -146,13 +163,23 @@ def _masked(text: str) -> str:
 def error_words(text: str) -> str:
     """What an error says, whatever numbers it names; empty where it says nothing but that it is one.
 
+    How many faults are left and an HTTP status are no such numbers: a count that falls is progress.
     Empty too where the user declined the call: being told no several times is no failing tool.
     """
-    if declined(text):
+    if declined(text) or _FOUND_NOTHING.fullmatch(text):
         return ""
-    words = _SPACE.sub(" ", _NUMBER.sub("#", masked(text[: 2 * _EDGE]))).strip()
+    words = _SPACE.sub(" ", _NUMBER.sub(_number, masked(text[: 2 * _EDGE]))).strip()
     telling = _EMPTY_WORDS.sub("", words)
-    return words if sum(map(str.isalpha, telling)) >= 8 else ""
+    return words if _MEANT in words or sum(map(str.isalpha, telling)) >= 8 else ""
+
+
+def _number(found: re.Match[str]) -> str:
+    """A number of an error: ``#``; spelled out where it counts the faults left, or is a server's answer."""
+    text, start, end = found.string, found.start(), found.end()
+    before = text[max(0, start - 16) : start]
+    faults = _FAULTS.match(text, end) or (text.startswith(" failed", end) and _ALONE.search(before))
+    status = end - start == 3 and text[start] in "45" and _STATUS.search(before)
+    return _MEANT + found.group().translate(_SPELLED) if faults or status else "#"
 
 
 def exit_code(text: str) -> int | None:

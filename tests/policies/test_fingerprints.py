@@ -89,6 +89,8 @@ def test_masking_is_steady_and_takes_any_text(text: str) -> None:
         "is" + " " * 200_000,
         "-_" * 100_000,
         "\n" * 200_000,
+        "took_ms" * 30_000,
+        "1 errors" * 25_000,
     ],
 )
 def test_no_text_takes_long(text: str) -> None:
@@ -98,6 +100,30 @@ def test_no_text_takes_long(text: str) -> None:
     waiting(text, text)
     failed(text, False)
     assert time.thread_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("Error: line 12: unexpected token", "Error: line 71: unexpected token", True),
+        ("Error: attempt 3 failed: refused by peer", "Error: attempt 4 failed: refused by peer", True),
+        ("Error: process 4821 failed to answer", "Error: process 4907 failed to answer", True),
+        ("error: aborting due to 41 previous errors", "error: aborting due to 28 previous errors", False),
+        ("Failed: there are 9 problems to solve", "Failed: there are 4 problems to solve", False),
+        ("FAILED (6 failed, 3 passed in all)", "FAILED (5 failed, 4 passed in all)", False),
+        ("Request failed with status code 403", "Request failed with status code 500", False),
+    ],
+)
+def test_an_errors_numbers_do_not_count_unless_they_say_how_far_it_is(
+    one: str, other: str, same: bool
+) -> None:
+    assert (error_words(one) == error_words(other)) is same
+    assert error_words(one)
+
+
+@pytest.mark.parametrize("text", ["No matches found", "Error: no results for 'x'", "exit code 1", "Error 17"])
+def test_errors_that_say_nothing(text: str) -> None:
+    assert error_words(text) == ""
 
 
 def test_a_long_text_counts_in_its_middle_too() -> None:
