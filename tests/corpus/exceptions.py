@@ -31,7 +31,7 @@ LOOPS: dict[str, str] = {
     "gemini-cli-loop": "played so",
     "codex-compaction-loop": "played so: each compaction begins the same work again, until it is killed",
     "openai-chat--crewai--agents-test-agent-without-max-rpm-respects-crew-rpm-": (
-        "its task forbids a final answer, so the agent calls get_final_answer({}) and gets 42, three times running"
+        "its task forbids a final answer, so it calls get_final_answer({}) and gets 42, again and again"
     ),
 }
 """Recordings in which an agent turns in circles; in every other one ``repeats`` must stay silent."""
