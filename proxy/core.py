@@ -201,7 +201,7 @@ class Opened:
 
     __slots__ = (
         "_arrived_ns", "_captured", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes",
-        "_received", "_reply", "_response", "_tap", "_waits", "body", "exchange", "fetches", "placement",
+        "_received", "_reply", "_response", "_sent_ns", "_tap", "_waits", "body", "exchange", "fetches", "placement",
         "plain_bytes",
         "refusal", "request", "splice", "tab", "warnings",
     )  # fmt: skip
@@ -230,6 +230,7 @@ class Opened:
         self._reply: Outcome | None = None
         self._response: ResponseHead | None = None
         self._first_output_ns: int | None = None
+        self._sent_ns: int | None = None
         self._kept: list[bytes] | None = [] if core.settings.record_bodies and body is not None else None
         self._kept_bytes = 0
         self._received = 0
@@ -309,8 +310,10 @@ class Opened:
             self.body, self.splice = edited, None
         return done
 
-    def sent(self) -> None:
+    def sent(self, now_ns: int) -> None:
         """The request is on its way: from here on it may cost something."""
+        if self._sent_ns is None:
+            self._sent_ns = now_ns
         self._waits = False
 
     def _judge(self, point: Point, now_ns: int, attempt: Attempt | None = None) -> None:
@@ -425,6 +428,7 @@ class Opened:
             status=self._response.status if self._response is not None else None,
             arrived_ns=self._arrived_ns,
             ended_ns=now_ns,
+            sent_ns=self._sent_ns,
             first_output_ns=self._first_output_ns,
             item_ns=self._tap.item_ns if self._tap is not None else (),
             streaming=request.stream,

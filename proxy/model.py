@@ -348,6 +348,8 @@ class Attempt:
     status: int | None
     arrived_ns: int
     ended_ns: int
+    sent_ns: int | None = None
+    """When the request went upstream: after reading, judging and the ledger."""
     first_output_ns: int | None = None
     item_ns: tuple[int, ...] = ()
     """When each of ``reply.items`` was complete; empty: all at ``ended_ns``."""

@@ -141,6 +141,8 @@ def step_attempt(
     }
     if attempt.usage is not None and attempt.usage is not reply.usage:
         data["estimate"] = attempt.usage.public()
+    if attempt.sent_ns is not None:
+        data["sent_ns"] = attempt.sent_ns
     if attempt.first_output_ns is not None:
         data["first_output_ns"] = attempt.first_output_ns
     if reply.error is not None:

@@ -38,7 +38,7 @@ class Opened(Protocol):
         """Fields of our own for the answer's head; none unless the configuration asks for them."""
         ...
 
-    def sent(self) -> None:
+    def sent(self, now_ns: int) -> None:
         """The request is on its way."""
         ...
 
@@ -155,7 +155,7 @@ class Watch:
         """The request is on its way."""
         if self._opened is not None and not self.failed:
             try:
-                self._opened.sent()
+                self._opened.sent(time.time_ns())
             except Exception as error:  # noqa: BLE001
                 self.fault("sent", error)
 

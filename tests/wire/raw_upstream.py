@@ -289,7 +289,7 @@ class Recorded:
         self.ends: list[EndKind] = []
         self._thinker = thinker
 
-    def sent(self) -> None:
+    def sent(self, now_ns: int) -> None:
         """The request is on its way."""
 
     def respond(self, head: ResponseHead, now_ns: int) -> None:
