@@ -6,14 +6,15 @@ readings of the process taken at that moment. Label sets are bounded: models bey
 label, so ten thousand sessions add no series.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from exporters.series import Buckets, Sums, counter_or_gauge, histogram
+from exporters.series import Buckets, Names, Sums
 from proxy.model import Record
 from proxy.ports import Reading, Spread
 from proxy.verdict import Agreement
@@ -21,6 +22,7 @@ from proxy.verdict import Agreement
 MAX_MODELS = 200
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+PREFIX = "looptap_"
 
 Live = Callable[[], Iterable[Reading | Spread]]
 
@@ -32,36 +34,38 @@ class PrometheusExporter(Collector):
 
     def __init__(self, live: Live = tuple) -> None:
         self._live = live
-        self._models: dict[str, str] = {}
-        self._attempts = Sums("attempts", "Model calls by how they ended.", "upstream", "model", "outcome")
-        self._tokens = Sums("tokens", "Tokens as booked, by kind.", "model", "kind")
-        self._cost = Sums("cost_usd", "Money as booked, in USD.", "model", "quality")
-        self._unpriced = Sums("unpriced_attempts", "Billed calls without a known price.", "model")
-        self._steps = Sums("steps", "Steps begun.", "model")
-        self._turns = Sums("turns", "Turns ended, by cause.", "cause")
-        self._threads = Sums("threads", "Threads begun, by kind.", "kind")
-        self._findings = Sums("findings", "What the policies saw.", "policy", "kind", "severity")
+        self._models = Names(MAX_MODELS)
+        self._attempts = Sums(
+            "attempts_total", "Model calls by how they ended.", "upstream", "model", "outcome"
+        )
+        self._answers = Sums(
+            "answers_total", "Model calls by the status that the upstream answered.", "upstream", "status"
+        )
+        self._tokens = Sums("tokens_total", "Tokens as booked, by kind.", "model", "kind")
+        self._cost = Sums("cost_usd_total", "Money as booked, in USD.", "model", "quality")
+        self._unpriced = Sums("unpriced_attempts_total", "Billed calls without a known price.", "model")
+        self._steps = Sums("steps_total", "Steps begun.", "model")
+        self._turns = Sums("turns_total", "Turns ended, by cause.", "cause")
+        self._threads = Sums("threads_total", "Threads begun, by kind.", "kind")
+        self._findings = Sums("findings_total", "What the policies saw.", "policy", "kind", "severity")
         self._agreement = Agreement()
         self._predictions = Sums(
-            "predictions", "How often a provider did what a policy foresaw.", "policy", "verdict"
+            "predictions_total", "How often a provider did what a policy foresaw.", "policy", "verdict"
         )
         self._interventions = Sums(
-            "interventions", "What was done about it, or would have been.", "policy", "kind"
+            "interventions_total", "What was done about it, or would have been.", "policy", "kind"
         )
-        self._alerts = Sums("budget_alerts", "Shares of limits that were used up.", "budget")
-        self._answers = Sums(
-            "answers", "Model calls by the status that the upstream answered.", "upstream", "status"
-        )
+        self._alerts = Sums("budget_alerts_total", "Shares of limits that were used up.", "budget")
         self._first_output = Buckets(
             "time_to_first_output_seconds",
             "From a request's arrival to the first output of its reply.",
-            "model",
             SECONDS,
+            "model",
         )
         self._duration = Buckets(
-            "attempt_duration_seconds", "From a request's arrival to the end of its reply.", "model", SECONDS
+            "attempt_duration_seconds", "From a request's arrival to the end of its reply.", SECONDS, "model"
         )
-        self._turn_steps = Buckets("turn_steps", "Steps of a turn when it ended.", "cause", STEPS)
+        self._turn_steps = Buckets("turn_steps", "Steps of a turn when it ended.", STEPS, "cause")
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -83,14 +87,19 @@ class PrometheusExporter(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Everything as it stands: what was counted, and readings taken at this moment."""
-        yield from (series.family() for series in (
+        """Everything as it stands, in the form of the client library."""
+        return map(_family, self.figures())
+
+    def figures(self) -> Iterator[Reading | Spread]:
+        """What was counted, and readings taken at this moment."""
+        for sums in (
             self._attempts, self._answers, self._tokens, self._cost, self._unpriced, self._steps, self._turns,
             self._threads, self._findings, self._predictions, self._interventions, self._alerts,
-            self._first_output, self._duration, self._turn_steps,
-        ))  # fmt: skip
-        for one in self._live():
-            yield histogram(one) if isinstance(one, Spread) else counter_or_gauge(one)
+        ):  # fmt: skip
+            yield sums.reading()
+        for buckets in (self._first_output, self._duration, self._turn_steps):
+            yield buckets.spread()
+        yield from self._live()
 
     def count(self, record: Record) -> None:
         """Count one record."""
@@ -135,13 +144,27 @@ class PrometheusExporter(Collector):
             self._duration.add((ended - arrived) / 1e9, model)
 
     def _model(self, data: Mapping[str, Any]) -> str:
-        name = str(data.get("model") or "")
-        known = self._models.get(name)
-        if known is None:
-            known = name[:120] if len(self._models) < MAX_MODELS else "other"
-            if len(self._models) < MAX_MODELS:
-                self._models[name] = known
-        return known
+        return self._models.of(str(data.get("model") or ""))
+
+
+def _family(figure: Reading | Spread) -> Metric:
+    """A figure as the client library has it: histograms are summed up, the rest is told by its name."""
+    name = PREFIX + figure.name
+    if isinstance(figure, Spread):
+        spread = HistogramMetricFamily(name, figure.text, labels=figure.labels)
+        bounds = [*(str(float(bound)) for bound in figure.bounds), "+Inf"]
+        for labels, counts, total in figure.rows:
+            running = map(float, accumulate(counts))
+            spread.add_metric(labels, list(zip(bounds, running, strict=True)), total)
+        return spread
+    family: CounterMetricFamily | GaugeMetricFamily
+    if name.endswith("_total"):
+        family = CounterMetricFamily(name.removesuffix("_total"), figure.text, labels=figure.labels)
+    else:
+        family = GaugeMetricFamily(name, figure.text, labels=figure.labels)
+    for labels, value in figure.rows:
+        family.add_metric(labels, value)
+    return family
 
 
 def _status(status: int | None) -> str:

@@ -119,7 +119,7 @@ class _Parts:
         self._runner: web.AppRunner | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.metrics = PrometheusExporter(self._figures)
-        self.otlp = outlets.otlp(settings, warn)
+        self.otlp = outlets.otlp(settings, warn, live=self.metrics.figures)
         store = settings.store
         keep = Keep(age_ns=store.keep.ns, max_bytes=int(store.max_size))
         self.data_dir = Path(store.path)
@@ -273,6 +273,8 @@ class _Parts:
         return Operator(self.settings, self.treasury.opened())
 
     def _ordered(self, kind: str, data: Mapping[str, Any]) -> None:
+                if self.otlp is not None:
+                    self.otlp.tick(time.monotonic())
         """An operator's order by the admin port, written down."""
         self.outbox.put(
             Record(time.time_ns(), "intervention", data={"policy": "operator", "kind": kind, **data})

@@ -5,7 +5,7 @@ Where the environment alone switched traces on it is only a warning: it may be m
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from exporters.otel.ids import trace_of
 from exporters.otel.wanted import PART_CHARS, Unusable, Wanted
 from exporters.webhooks import WebhookExporter
 from proxy.config import ConfigError, OtlpSettings, Problem, Settings, exporter_options
-from proxy.ports import Exporter
+from proxy.ports import Exporter, Reading, Spread
 
 TOLD_FILE = "otlp-told.json"
 
@@ -40,9 +40,12 @@ def files_and_hooks(settings: Settings) -> list[Exporter]:
 
 
 def otlp(
-    settings: Settings, warn: Callable[[str], None], environ: Mapping[str, str] = os.environ
+    settings: Settings,
+    warn: Callable[[str], None],
+    environ: Mapping[str, str] = os.environ,
+    live: Callable[[], Iterable[Reading | Spread]] = tuple,
 ) -> exporters.Otlp | None:
-    """Traces and logs to a collector, where somebody wants them. Raises ConfigError."""
+    """Traces, logs and metrics to a collector, where somebody wants them. Raises ConfigError."""
     if "otlp" not in settings.exporters:
         return None
     told = exporter_options(settings, "otlp")
@@ -58,11 +61,12 @@ def otlp(
         redact=options.redact,
         compat=options.conventions == "compat",
         openinference=options.openinference,
+        metrics=options.metrics,
         join=settings.traceparent == "join",
         told_in=Path(settings.store.path) / TOLD_FILE,
     )
     try:
-        return exporters.otlp(wanted, warn, environ)
+        return exporters.otlp(wanted, live, warn, environ)
     except Unusable as problem:
         if ("exporters", "otlp") in settings.source.options:
             warn(f"no traces are exported: {problem}")

@@ -72,6 +72,8 @@ class OtlpSettings(Section):
         "metrics",
     )
     """What is sent; Jaeger, for one, takes traces only."""
+    metrics: Flag = True
+    """``false`` keeps metrics from the collector: where it takes none, or Prometheus scrapes them here."""
     content: Flag = False
     """What is new in each step goes out: messages, tool arguments, results. Capped and redacted."""
     thinking: Flag = False

@@ -31,7 +31,8 @@ async def never(message: Message, peer: Peer) -> None:
 async def test_every_figure_that_is_drawn_or_watched_is_told_and_every_one_told_is_drawn(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, never, budgets=BUDGETS) as here:
+    exports = {"otlp": {"endpoint": "http://127.0.0.1:9"}, "jsonl": {"path": str(tmp_path / "lines")}}
+    async with stage(tmp_path, never, budgets=BUDGETS, exporters=exports) as here:
         told = families(here.running.parts.metrics.render())
     drawn = set().union(*map(named_in, queries()))
     watched = set().union(*(named_in(rule["expr"]) for rule in alerts()))

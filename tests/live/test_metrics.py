@@ -7,6 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.exporters.otel.collector import collecting
 from tests.live.kit import LAST, Message, Peer, Stage, answer_head, frame, sse, stage
 
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 40, "output_tokens": 1}
@@ -108,3 +109,39 @@ async def test_probes_and_scrapes_come_by_address_everything_else_by_a_name_that
             "/healthz", "/readyz", "/metrics",
         }  # fmt: skip
         assert {status for (host, path), status in seen.items() if "evil" in host or "api" in path} == {403}
+
+
+async def test_the_same_figures_and_the_conventions_own_go_to_a_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
+    async with collecting() as collector:
+        told = {"otlp": {"endpoint": collector.url}}
+        async with stage(tmp_path, streams, budgets=BUDGETS, exporters=told) as here:
+            assert await ask(here, "once") == 200
+            scraped = await counted(here, 'looptap_turns_total{cause="completed"}', 1)
+            await collector.until(lambda c: "gen_ai.client.token.usage" in c.metrics)
+            await collector.until(lambda c: "gen_ai.invoke_agent.duration" in c.metrics)
+        assert here.warnings == []
+    ((attributes, (calls, _)),) = collector.points("gen_ai.client.inference.duration")
+    assert (attributes["gen_ai.request.model"], calls) == ("claude-sonnet-4-5", 1)
+    assert dict(collector.points("looptap.turns")[0][0]) == {"cause": "completed"}
+    names = {
+        name.removeprefix("looptap_").partition("{")[0] for name in scraped if name.startswith("looptap_")
+    }
+    there = {name.removeprefix("looptap.") for name in collector.metrics if name.startswith("looptap.")}
+    plain = {
+        n.removesuffix("_total").removesuffix("_bytes")
+        for n in names
+        if not n.endswith(("_bucket", "_sum", "_count"))
+    }
+    assert {name.removesuffix("_seconds") for name in plain} <= there
+
+
+async def test_metrics_may_be_kept_from_the_collector(tmp_path: Path) -> None:
+    async with collecting() as collector:
+        told = {"otlp": {"endpoint": collector.url, "metrics": False}}
+        async with stage(tmp_path, streams, exporters=told) as here:
+            assert await ask(here, "once") == 200
+    assert collector.spans
+    assert collector.metrics == {}

@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 PATIENCE_S = 20.0
@@ -44,6 +45,8 @@ class Collector:
 
     spans: list[Span] = field(default_factory=list)
     logs: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """The newest state of each, as sent."""
     headers: list[dict[str, str]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     status: int = 200
@@ -62,7 +65,8 @@ class Collector:
         if self.gate is not None:
             await self.gate.wait()
         if self.status == 200:
-            (self._traces if request.path.endswith("traces") else self._logs)(body)
+            signal = request.path.rpartition("/")[2]
+            {"traces": self._traces, "logs": self._logs, "metrics": self._metrics}[signal](body)
         self.came.set()
         return web.Response(status=self.status)
 
@@ -77,6 +81,22 @@ class Collector:
         for resource in told.resource_logs:
             for scope in resource.scope_logs:
                 self.logs += [(one.event_name, values(one.attributes)) for one in scope.log_records]
+
+    def _metrics(self, body: bytes) -> None:
+        told = ExportMetricsServiceRequest.FromString(body)
+        for resource in told.resource_metrics:
+            for scope in resource.scope_metrics:
+                self.metrics.update({one.name: one for one in scope.metrics})
+
+    def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
+        """The attributes and values of one metric: a number, or count and sum of a histogram."""
+        metric = self.metrics[name]
+        kind = metric.WhichOneof("data")
+        rows = getattr(metric, kind).data_points
+        return [
+            (values(row.attributes), (row.count, row.sum) if kind == "histogram" else row.as_double)
+            for row in rows
+        ]
 
     async def until(self, what: Callable[["Collector"], Any]) -> None:
         """Wait for something to have come; bounded."""
