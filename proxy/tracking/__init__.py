@@ -2,6 +2,7 @@
 
 ``placing`` finds the thread a request continues, with ``likeness`` where prefixes fail; ``births``
 begins threads, ``turns`` opens and ends turns; ``threads`` and ``shelf`` hold the state, ``heads``
-writes it down, ``lookups`` names it and ``merging`` joins what several instances did; ``placement`` is the answer and ``telling`` its records, with ``asked`` for what a
-request wants. ``proxy.tracker`` drives them.
+writes it down, ``lookups`` names it and ``merging`` joins what several instances did; ``placement`` is
+the answer and ``telling`` its records, with ``asked`` for what a request wants. ``proxy.tracker``
+drives them.
 """
