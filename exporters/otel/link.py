@@ -27,6 +27,7 @@ SIGNALS: tuple[Signal, ...] = get_args(Signal)
 PROTOCOLS = ("http/protobuf", "grpc")
 TIMEOUT_S = 3.0
 """Of one request with its retries. The library's own ten seconds would outlast a shutdown."""
+_MOST, _BATCH = 8_192, 128
 _RATIOS = {"always_on": 1.0, "always_off": 0.0}
 
 
@@ -50,6 +51,10 @@ class Link:
     service_name: str | None = None
     ratio: float = 1.0
     """Share of turns that are traced (``OTEL_TRACES_SAMPLER``)."""
+    most: int = _MOST
+    """Spans, and log records, that may wait (``OTEL_BSP_MAX_QUEUE_SIZE``)."""
+    batch: int = _BATCH
+    """Of one request (``OTEL_BSP_MAX_EXPORT_BATCH_SIZE``)."""
 
     @property
     def address(self) -> str:
@@ -75,7 +80,14 @@ def read_link(
             chosen = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").lower()
             if signal in signals and (not chosen or "otlp" in [name.strip() for name in chosen.split(",")]):
                 doors[signal] = _door(signal, endpoint, protocol, headers or {}, environ)
-    return Link(doors, service_name, _ratio(environ))
+    most = _whole("OTEL_BSP_MAX_QUEUE_SIZE", _MOST, environ)
+    batch = min(most, _whole("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", _BATCH, environ))
+    return Link(doors, service_name, _ratio(environ), most, batch)
+
+
+def _whole(name: str, usual: int, environ: Mapping[str, str]) -> int:
+    value = environ.get(name, "").strip()
+    return int(_number(name, value, 1, 1_000_000)) if value else usual
 
 
 def _door(

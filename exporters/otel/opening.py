@@ -9,6 +9,7 @@ from exporters.otel.exporter import Driver, OtelExporter, Way
 from exporters.otel.link import Link, read_link, resource
 from exporters.otel.metrics import Figures, Metrics, interval_s
 from exporters.otel.names import Dress
+from exporters.otel.sending import Bounds
 from exporters.otel.steps import Style
 from exporters.otel.wanted import Wanted
 
@@ -45,7 +46,15 @@ def open_exporter(
         wanted.join,
         link.ratio,
     )
-    return OtelExporter(way, style, who, metrics=metrics, told_in=wanted.told_in, warn=warn)
+    return OtelExporter(
+        way,
+        style,
+        who,
+        metrics=metrics,
+        told_in=wanted.told_in,
+        warn=warn,
+        bounds=Bounds(link.most, batch=link.batch),
+    )
 
 
 def _way(link: Link, driver: Callable[[str], Driver]) -> Way:

@@ -69,6 +69,13 @@ def test_what_cannot_be_used_is_named(environ: dict[str, str], name: str) -> Non
         read_link(environ=environ)
 
 
+def test_the_queue_may_be_sized() -> None:
+    sized = read_link(environ={"OTEL_BSP_MAX_QUEUE_SIZE": "100", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "512"})
+    assert (sized.most, sized.batch) == (100, 100)
+    usual = read_link(environ={})
+    assert (usual.most, usual.batch) == (8_192, 128)
+
+
 def test_samplers() -> None:
     def ratio(name: str, arg: str = "") -> float:
         return read_link(environ={"OTEL_TRACES_SAMPLER": name, "OTEL_TRACES_SAMPLER_ARG": arg}).ratio
