@@ -97,7 +97,8 @@ class RepeatsOptions(BaseModel):
     blind: Annotated[int, Field(ge=2, description="Equal steps whose results nobody saw.")] = 5
     waiting: Annotated[int, Field(ge=2, description="Equal steps that wait for something.")] = 25
     again: Annotated[tuple[int, ...], Field(description="Counts at which to tell it again.")] = (5, 8)
-    stop_at: Annotated[int, Field(ge=2, description="Count from which a refusing action refuses.")] = 8
+    stop_at: Annotated[int, Field(ge=2, description="Count from which a refusing action refuses.")] = 9
+    nudge: Annotated[bool, Field(description="Remind the model where the action allows it.")] = True
     ignore: Annotated[tuple[str, ...], Field(description="Volatile fields: NAME or TOOL.NAME.")] = ()
     exclude: Annotated[tuple[str, ...], Field(description="Tools to leave out (globs).")] = ()
     tools: Annotated[Mapping[str, Limits], Field(description="Limits by tool (globs, first match).")] = {}
@@ -222,8 +223,8 @@ class Repeats(Policy):
             return Decision(memory=memory, terminal=terminal)
         answer = next((one for one in view.answers if one.tool in run.tools), None)
         finding = Finding(self.name, run.kind, "warning", self._evidence(view, run, answer, differs))
-        nudge = Edit("nudge", text=_reminder(run, answer, detailed=level > 1))
-        return Decision((finding,), (nudge,), terminal, memory)
+        nudges = (_nudge(run, answer, detailed=level > 1),) if self.options.nudge else ()
+        return Decision((finding,), nudges, terminal, memory)
 
     def _evidence(self, view: View, run: Run, answer: Answer | None, differs: Any) -> dict[str, Any]:
         evidence: dict[str, Any] = {"tool": run.tools[0], "count": run.count, "limit": self._limit(run)}
@@ -304,17 +305,19 @@ def _what(run: Run) -> str:
             return f"nearly the same call of {tools} with the same result"
 
 
-def _reminder(run: Run, answer: Answer | None, *, detailed: bool) -> str:
+def _nudge(run: Run, answer: Answer | None, *, detailed: bool) -> Edit:
     """What the model reads where nudging is on."""
     what = _what(run)
     if not detailed:
-        return f"Note: {what}, {run.count} times in a row. It will not change by itself; try another way."
+        text = f"Note: {what}, {run.count} times in a row. It will not change by itself; try another way."
+        return Edit("nudge", text)
+    begin = f"Stop and reconsider: {what}, {run.count} times by now."
     arguments = f" Arguments: {answer.arguments[:_SHOWN]}." if answer is not None else ""
-    return (
-        f"Stop and reconsider: {what}, {run.count} times by now.{arguments} Repeating it brings nothing"
-        " new. Say what you know and what is missing, then choose a different step, or finish and report what"
-        " blocks you."
+    end = (
+        " Repeating it brings nothing new. Say what you know and what is missing, then choose a different"
+        " step, or finish and report what blocks you."
     )
+    return Edit("nudge", begin + arguments + end, data={"unquoted": begin + end})
 
 
 def edited(tool: str, arguments: str) -> str | None:

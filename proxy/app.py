@@ -24,7 +24,10 @@ from exporters.prometheus import PrometheusExporter
 from proxy import admin, dialects, outlets, rulebook, vitals
 from proxy.catalog import RecordCatalog
 from proxy.config import ConfigError, Settings, explain, upstreams
+from proxy.commons import Commons
 from proxy.core import Core, CoreSettings
+from proxy.core import Opened as CoreOpened
+from proxy.exchange import Opened
 from proxy.model import Record
 from proxy.money.orders import Operator
 from proxy.money.treasury import Treasury, standing_of
@@ -32,9 +35,9 @@ from proxy.outbox import Limits, Outbox
 from proxy.ports import Exporter, Reading, Spread
 from proxy.pricing import Pricing
 from proxy.reading.library import Library
-from proxy.record import Keep, RecordWriter
+from proxy.record import Keep, RecordAway, RecordWriter
 from proxy.server import Server
-from proxy.stores import open_threads
+from proxy.stores import open_threads, shared_threads
 from proxy.tracker import Tracker
 from proxy.wire.dial import TlsSettings
 from proxy.wire.heads import WireLimits
@@ -54,6 +57,8 @@ _SWITCH_S = 0.0001
 """How long the traffic may keep the record's thread waiting for the interpreter. That thread gives it
 back at every statement and every compression: at Python's own 5 ms, and still at 0.5 ms, it falls
 behind a saturated core until its queue is full and bodies and events are lost."""
+_KEEP_S = 2.0
+"""How long a request may wait for its thread to be stored with what is new in it."""
 _WATCH_S = 1.0
 _FLUSH_S = 5.0
 """How long exporters may take to send what they have, at the end."""
@@ -119,7 +124,7 @@ class _Parts:
         self._runner: web.AppRunner | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.metrics = PrometheusExporter(self._figures)
-        self.otlp = outlets.otlp(settings, warn, live=self.metrics.figures)
+        self.otlp = outlets.otlp(settings, warn)
         store = settings.store
         keep = Keep(age_ns=store.keep.ns, max_bytes=int(store.max_size))
         self.data_dir = Path(store.path)
@@ -127,6 +132,8 @@ class _Parts:
         self.outbox = Outbox(writer, self._exporters(), limits=Limits(), warn=warn)
         self.threads = open_threads(str(self.data_dir), self.outbox)
         self.core = self._core()
+        self.shared = shared_threads(_shared_at(settings), int(store.keep.seconds))
+        self.commons = Commons(self.shared, self.core, warn) if self.shared is not None else None
         self.treasury = Treasury(settings, self.core, warn)
         self.server = Server(
             self._routes(settings),
@@ -139,6 +146,8 @@ class _Parts:
             on_abort=settings.on_abort,
             refuse_websocket=_enforces(settings),
         )
+        self.core.keeps = True
+        self.server.shell.keep = self._keep
 
     def _core(self) -> Core:
         settings = self.settings
@@ -182,6 +191,9 @@ class _Parts:
 
     async def start(self) -> Running:
         self.core.tracker.load(await self.threads.pull(()))
+        if self.commons is not None:
+            self.server.shell.look, self.server.shell.share = self.commons.look, self.commons.share
+            self.core.on_closed = self.commons.closed
         await self.treasury.start(self.server.shell)
         listen, admin_address = self.settings.listen, self.settings.admin
         host, port = await self.server.start(listen.host, listen.port)
@@ -214,6 +226,9 @@ class _Parts:
             pulse.cancel()
             await asyncio.wait({pulse})
         await self.treasury.close()
+        if self.commons is not None and self.shared is not None:
+            await self.commons.close()
+            await self.shared.close()
         await self.put_heads()
         self.outbox.stop_exporting()
         if (exporting := self._tasks.pop("exporters", None)) is not None:
@@ -253,6 +268,8 @@ class _Parts:
         while True:
             await asyncio.sleep(_PULSE_S)
             try:
+                if self.commons is not None:
+                    await self.commons.beat()
                 self.core.tick(time.time_ns())
                 await self.put_heads()
                 await self.treasury.look(self.server.shell)
@@ -269,12 +286,25 @@ class _Parts:
             await self.threads.push(heads)
             await asyncio.sleep(0)
 
+    async def _keep(self, opened: Opened) -> None:
+        """Store a thread with its new nudge before a model reads that; what cannot be stored is not said."""
+        assert isinstance(opened, CoreOpened)
+        assert opened.placement is not None
+        lost = self.outbox.readings().dropped_events
+        safe = self.commons is None or await self.commons.keep(opened.placement)
+        try:
+            async with asyncio.timeout(_KEEP_S):
+                await self.threads.push([self.core.tracker.head(opened.placement)])
+                await asyncio.wrap_future(self.outbox.barrier())
+            safe = safe and self.outbox.readings().dropped_events == lost
+        except (TimeoutError, RecordAway):
+            safe = False
+        opened.keep(time.time_ns(), safe=safe)
+
     def _operator(self) -> Operator:
         return Operator(self.settings, self.treasury.opened())
 
     def _ordered(self, kind: str, data: Mapping[str, Any]) -> None:
-                if self.otlp is not None:
-                    self.otlp.tick(time.monotonic())
         """An operator's order by the admin port, written down."""
         self.outbox.put(
             Record(time.time_ns(), "intervention", data={"policy": "operator", "kind": kind, **data})
@@ -300,6 +330,8 @@ class _Parts:
         yield from self.treasury.readings()
         if self.otlp is not None:
             yield from self.otlp.readings()
+        if self.commons is not None:
+            yield from self.commons.readings()
         yield from vitals.of_the_process((time.time_ns() - self._started_ns) / 1e9)
 
     def _caught(self, where: str, error: BaseException) -> None:
@@ -321,6 +353,11 @@ def _tls(settings: Settings) -> dict[str, TlsSettings]:
         for name, one in settings.upstreams.items()
         if one.ca_file is not None
     }
+
+
+def _shared_at(settings: Settings) -> str | None:
+    """Where the instances meet; None where this is the only one."""
+    return settings.ledger.url.reveal() if settings.ledger.url is not None else None
 
 
 def _enforces(settings: Settings) -> bool:

@@ -76,6 +76,13 @@ class Commons:
         if opened.placement is not None:
             await asyncio.wait({self._put(opened.placement.thread_state)}, timeout=SHARE_S)
 
+    async def keep(self, placement: Placement) -> bool:
+        """Have the thread in the index now; False where it could not be."""
+        thread = placement.thread_state
+        self._owed.pop(thread.id, None)
+        done, _ = await asyncio.wait({self._put(thread)}, timeout=SHARE_S)
+        return bool(done) and thread.id not in self._owed
+
     def closed(self, placement: Placement) -> None:
         """All is known of an exchange: its thread is put back, and nobody waits for it."""
         self._put(placement.thread_state)

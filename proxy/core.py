@@ -9,12 +9,13 @@ unless something edited it); the shells call every method through their own guar
 cannot be read is relayed and counted as unmodelled.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Protocol
 
 from proxy.chain import Chain, Point, Ruling
+from proxy.dialects.nudges import blame
 from proxy.model import (
     Attempt,
     AttemptOutcome,
@@ -26,6 +27,7 @@ from proxy.model import (
     Exchange,
     Head,
     ModelRequest,
+    Nudge,
     Outcome,
     Record,
     ResponseHead,
@@ -33,15 +35,17 @@ from proxy.model import (
     Upstream,
     Usage,
 )
+from proxy.outgoing import Outgoing
 from proxy.ports import Dialect, Sink, Tab, Unreadable, View
-from proxy.reading.codings import Undecodable, decode_body
-from proxy.reading.library import Library
+from proxy.reading.codings import Undecodable
+from proxy.reading.library import Library, Reading
 from proxy.reading.redact import redact_headers, redact_target
 from proxy.reading.tap import Tap
 from proxy.tracker import Tracker
+from proxy.tracking.nudges import Placed
 from proxy.tracking.placement import Placement
 from proxy.tracking.threads import Step, Turn
-from proxy.verdict import Balance, Edit, Finding, Reply, Terminal
+from proxy.verdict import Balance, Consequence, Edit, Finding, Reply, Severity, Terminal
 
 
 class DialectTable(Protocol):
@@ -114,8 +118,12 @@ class Core:
         self.on_fault = on_fault
         self.standing = standing
         """None: there are no budgets to tell policies about."""
+        self.on_closed: Callable[[Placement], None] | None = None
+        """Told of every exchange of a thread when all is known of it."""
         self.reserves = False
         """The shell reserves in a ledger first and then admits or refuses; else ``open`` admits."""
+        self.keeps = False
+        """The shell stores a thread with its new nudge before the request goes out; else ``open`` goes on."""
         self.unmodelled: dict[str, int] = {}
         """Exchanges that we carried and did not read, by reason."""
 
@@ -130,16 +138,14 @@ class Core:
 
         ``refused``: how this very request was refused when it was recorded (replay).
         """
+        opened = self.begin(exchange, body)
+        opened.place(now_ns, refused=refused)
+        return opened
+
+    def begin(self, exchange: Exchange, body: bytes) -> "Opened":
+        """Read a request; ``place`` follows, after the shell has looked for its thread elsewhere."""
         opened = Opened(self, exchange, body)
-        try:
-            opened._read(now_ns, refused)
-        except (Unreadable, Undecodable) as problem:
-            opened._unmodelled(str(problem) or type(problem).__name__)
-        except Exception as error:  # noqa: BLE001 - a bug of ours: this exchange is relayed unseen
-            self.on_fault("open", error)
-            opened._unmodelled("internal fault")
-        if not opened._waits:
-            opened._capture_start(now_ns)
+        opened._guarded(opened._read)
         return opened
 
     def relay(self, exchange: Exchange, now_ns: int) -> "Opened":
@@ -201,28 +207,39 @@ class Opened:
 
     __slots__ = (
         "_arrived_ns", "_captured", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes",
-        "_received", "_reply", "_response", "_sent_ns", "_tap", "_waits", "body", "exchange", "fetches", "placement",
-        "plain_bytes",
-        "refusal", "request", "splice", "tab", "warnings",
+        "_reading", "_received", "_reply", "_response", "_sent_ns", "_tap", "_waits", "_wishes", "ended_by",
+        "exchange", "fetches", "nudge", "on_cut", "out", "placement", "refusal", "request", "splice",
+        "tab", "unsaved", "warnings",
     )  # fmt: skip
 
     def __init__(self, core: Core, exchange: Exchange, body: bytes | None) -> None:
         self._core = core
         self.exchange = exchange
-        self.body = body if body is not None else b""
+        self.out = Outgoing(body if body is not None else b"", exchange.head.get(b"content-encoding"))
+        """What the client sent, and what goes upstream."""
         self.request: ModelRequest | None = None
         self.refusal: Reply | None = None
         self.placement: Placement | None = None
         self.warnings: tuple[str, ...] = ()
         """What policies warned of before the request went out: ``policy/kind``."""
         self._dialect: Dialect | None = None
+        self._reading: Reading | None = None
+        """The request as read, until it is placed."""
         self.splice: Splice | None = None
-        self.plain_bytes = len(self.body)
-        """Length of the body without its content encoding."""
+        self.nudge: tuple[Nudge, Edit] | None = None
+        """The one that this request is the first to carry, and the wish for it."""
+        self.unsaved = False
+        """It is not safe in the thread store yet; the shell stores it and then calls ``keep``."""
+        self._wishes: list[Edit] | None = []
+        """Nudges that policies want; None once the body is made up."""
         self.tab: Tab | None = None
         """What was reserved for this exchange; it is told how the exchange ended, once."""
         self.fetches: str | None = None
         """Id of the reply that this exchange only fetches."""
+        self.ended_by: Terminal | None = None
+        """Why the reply is ended under way."""
+        self.on_cut: Callable[[], None] | None = None
+        """How the shell ends it; where there is nothing to end, None."""
         self._captured = False
         self._waits = False
         """Nothing has gone upstream yet (known only where the shell reserves first)."""
@@ -236,9 +253,31 @@ class Opened:
         self._received = 0
         self._arrived_ns = exchange.arrived_ns
 
+    @property
+    def body(self) -> bytes:
+        """What goes upstream; the identical object when nothing edited it."""
+        return self.out.body
+
     # -- the request
 
-    def _read(self, now_ns: int, refused: Terminal | None) -> None:
+    def place(self, now_ns: int, *, number: int | None = None, refused: Terminal | None = None) -> None:
+        """Find out whose the request is, and judge it. ``number``: its number, where others came before."""
+        if number is not None:
+            self.exchange = replace(self.exchange, number=number)
+        self._guarded(lambda: self._place(now_ns, refused))
+        if not self._waits:
+            self._capture_start(now_ns)
+
+    def _guarded(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except (Unreadable, Undecodable) as problem:
+            self._unmodelled(str(problem) or type(problem).__name__)
+        except Exception as error:  # noqa: BLE001 - a bug of ours: this exchange is relayed unseen
+            self._core.on_fault("open", error)
+            self._unmodelled("internal fault")
+
+    def _read(self) -> None:
         core, exchange = self._core, self.exchange
         assert exchange.upstream is not None
         dialect = core.dialects(exchange.head.method, exchange.path, exchange.upstream, exchange.head)
@@ -246,15 +285,23 @@ class Opened:
             raise Unreadable("no model call")
         self._dialect = dialect
         if exchange.head.method == "GET":
-            self._read_fetch(dialect, now_ns)
+            self.request = dialect.read_request(exchange.head, exchange.path, {}, ())
             return
-        plain = decode_body(self.body, exchange.head.get(b"content-encoding"), core.settings.max_decoded)
-        self.plain_bytes = len(plain)
-        reading = core.library.read(dialect, exchange, plain)
-        if plain is self.body:
+        reading = core.library.read(dialect, exchange, self.out.read(core.settings.max_decoded))
+        if not self.out.coded:
             self.splice = reading.splice
-        self.request = reading.request
+        self.request, self._reading = reading.request, reading
+
+    def _place(self, now_ns: int, refused: Terminal | None) -> None:
+        core, exchange, dialect = self._core, self.exchange, self._dialect
+        if dialect is None or self.request is None:
+            return
+        reading, self._reading = self._reading, None
+        if reading is None:
+            self._place_fetch(self.request, now_ns)
+            return
         if reading.request.operation in ("count", "other"):
+            self.out.carry(dialect, reading, core.tracker.nudges_beside(exchange, reading.request, now_ns))
             self._unmodelled(f"{reading.request.operation}, no step")
             return
         self.placement = core.tracker.place(exchange, reading.request, now_ns)
@@ -262,25 +309,118 @@ class Opened:
         if self.placement.new_turn:
             self._judge("turn_start", now_ns)
         self._judge("step_start", now_ns)
+        if self.refusal is None:
+            self._nudge(dialect, reading, now_ns)
         if self.refusal is None and refused is not None:
             core.tracker.refuse(self.placement, refused, now_ns)
             core.judge_ended()
-        elif self.refusal is None and core.reserves:
+        elif self.refusal is None and (core.reserves or self.unsaved):
             self._waits = True
         elif self.refusal is None:
             core.tracker.admit(self.placement, now_ns)
 
-    def _read_fetch(self, dialect: Dialect, now_ns: int) -> None:
+    def _place_fetch(self, asked: ModelRequest, now_ns: int) -> None:
         """A reply made in the background is fetched: the order was judged, and is already paid for."""
         core, exchange = self._core, self.exchange
-        asked = dialect.read_request(exchange.head, exchange.path, {}, ())
         placement = core.tracker.fetch(exchange, asked, now_ns)
         if placement is None:
+            self.request = None
             self._unmodelled("a stored reply")
             return
         self.fetches = asked.held
         self.request, self.placement = placement.request, placement
         core.tracker.admit(placement, now_ns)
+
+    # -- text of ours
+
+    def _nudge(self, dialect: Dialect, reading: Reading, now_ns: int) -> None:
+        """Put back what the model has read of ours, and perhaps something new behind all of it."""
+        core, placement, request = self._core, self.placement, reading.request
+        assert placement is not None
+        wishes, self._wishes = self._wishes or [], None
+        there = core.tracker.nudges(placement)
+        last = len(request.messages) - 1
+        said = {nudge.policy for at, nudge in there if at == last}
+        for wish in wishes:
+            if wish.policy in said:
+                continue  # the same request again: it was said the first time
+            begun: Placed | None = None
+            if self.nudge is None and (carrier := dialect.nudge(request, self._words(wish))) is not None:
+                begun = core.tracker.nudge(placement, there, wish.policy, carrier)
+            if begun is None:
+                self._tell_nudge("would_nudge", wish, now_ns)
+            else:
+                there.append(begun)
+                self.nudge = begun[1], wish
+        if there:
+            self.out.carry(dialect, reading, there)
+        if self.nudge is not None and core.keeps:
+            self.unsaved = True
+        elif self.nudge is not None:
+            self.keep(now_ns, safe=True)
+
+    def keep(self, now_ns: int, *, safe: bool) -> None:
+        """A new nudge is stored with its thread; or it could not be, and then the model must not read it."""
+        assert self.nudge is not None
+        assert self.placement is not None
+        nudge, wish = self.nudge
+        if not safe:
+            self._core.tracker.withdraw(self.placement, nudge)
+            self.out.leave_out(nudge)
+        self._tell_nudge("nudge" if nudge in self.out.nudges else "would_nudge", wish, now_ns)
+        if self.unsaved:
+            self.unsaved = False
+            if not self._core.reserves:
+                self.admit(now_ns)
+
+    def _words(self, wish: Edit) -> str:
+        """What is kept with a thread may quote the traffic only where the record may."""
+        return wish.text if self._core.settings.quotes else str(wish.data.get("unquoted", wish.text))
+
+    def _tell_nudge(self, kind: str, wish: Edit, now_ns: int) -> None:
+        data: dict[str, Any] = {"chars": len(wish.text)}
+        if self._core.settings.quotes:
+            data["quotes"] = {"text": wish.text}
+        self._intervened(wish.policy, kind, data, now_ns)
+
+    def _blame(self, attempt: Attempt, now_ns: int) -> None:
+        """What the provider would not take may be our own fault: say so, and put nothing new in."""
+        placement, nudges = self.placement, self.out.nudges
+        assert placement is not None
+        told = blame(attempt)
+        if not nudges or told is None or not placement.thread_state.nudging:
+            return
+        unread = self.out.unread if attempt.status is not None and attempt.status >= 400 else None
+        if told == "unsaid" and unread is None:
+            return
+        core = self._core
+        core.tracker.end_nudging(placement)
+        evidence: dict[str, Any] = {"says": told, "nudges": len(nudges), "status": attempt.status}
+        weight: tuple[Severity, Consequence] = ("violation", "hard")
+        if told == "unsaid" or (unread is None and attempt.status == 200):
+            weight = ("info", "hard") if told == "unsaid" else ("warning", "soft")
+        if unread is not None:
+            core.tracker.withdraw(placement, unread)
+            evidence["withdrawn"] = True
+        if attempt.reply.error is not None:
+            evidence["quotes"] = {"error": attempt.reply.error.message[:200]}
+        finding = Finding(nudges[-1].policy, "nudge_refused", weight[0], evidence, weight[1])
+        step, by = placement.step_state, (self.exchange.id, self.exchange.number)
+        core.sink.put(core.told(finding, step.turn, step, by, now_ns))
+
+    def _intervened(self, policy: str, kind: str, more: Mapping[str, Any], now_ns: int) -> None:
+        """Record what was done to this request, or would have been."""
+        placement = self.placement
+        assert placement is not None
+        data = {
+            **more,
+            "policy": policy,
+            "kind": kind,
+            "exchange": self.exchange.id,
+            "number": self.exchange.number,
+        }
+        names = (placement.session, placement.thread, placement.turn, placement.step)
+        self._core.sink.put(Record(now_ns, "intervention", *names, data))
 
     # -- the verdict of the ledger, where the shell asked for one
 
@@ -304,10 +444,9 @@ class Opened:
         """Ask for no more output than was held. False: the body could not be edited."""
         if self._dialect is None or self.request is None:
             return False
-        edited = self._dialect.edit_request(self.body, self.request, [Edit("clamp", max_output_tokens=most)])
-        done = edited != self.body
+        done = self.out.clamp(self._dialect, self.request, most)
         if done:
-            self.body, self.splice = edited, None
+            self.splice = None
         return done
 
     def sent(self, now_ns: int) -> None:
@@ -334,12 +473,62 @@ class Opened:
                 self.warnings += (f"{finding.policy}/{finding.kind}",)
         if ruling.memories:
             core.tracker.remember(placement, ruling.memories)
-        if ruling.terminal is not None and self._dialect is not None and ruling.terminal.kind != "cut":
+        if ruling.terminal is not None and ruling.terminal.kind == "cut":
+            if self.ended_by is None:
+                why = ruling.terminal
+                self._intervened(why.policy, why.kind, {"code": why.code, **why.fields}, now_ns)
+                self.cut(why)
+        elif ruling.terminal is not None and self._dialect is not None:
             self.refusal = self._dialect.refusal(self.request, ruling.terminal, self.exchange.id)
             core.tracker.refuse(placement, ruling.terminal, now_ns)
             core.judge_ended()
-        elif ruling.edits and self._dialect is not None and self.request is not None:
-            self.body = self._dialect.edit_request(self.body, self.request, ruling.edits)
+            why = ruling.terminal
+            self._intervened(why.policy, why.kind, {"code": why.code, **why.fields}, now_ns)
+        else:
+            self._edit(ruling.edits, now_ns)
+        for one in ruling.withheld:
+            self._intervened(one.policy, f"would_{one.kind}", {"code": one.code} if one.code else {}, now_ns)
+
+    def _edit(self, edits: Sequence[Edit], now_ns: int) -> None:
+        """Take up what may be changed. ``repair`` and ``land`` have their place here and are not built."""
+        for edit in edits:
+            if edit.kind == "nudge" and self._wishes is not None:
+                self._wishes.append(edit)
+            elif edit.kind != "clamp" or edit.max_output_tokens is None or self._wishes is None:
+                self._intervened(edit.policy, f"would_{edit.kind}", {}, now_ns)
+            elif self.clamp(edit.max_output_tokens):
+                self._intervened(edit.policy, "clamp", {"max_output_tokens": edit.max_output_tokens}, now_ns)
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """Who reads and words this exchange."""
+        return self._dialect
+
+    # -- a reply that must not go on
+
+    def cut(self, why: Terminal) -> None:
+        """End the reply that is under way; the first reason counts."""
+        if self.ended_by is None and self._dialect is not None:
+            self.ended_by = replace(why, kind="cut", fields={**why.fields, "cut": True})
+            if self.on_cut is not None:
+                self.on_cut()
+
+    @property
+    def closing(self) -> bytes:
+        """What ends a stream so that its client parses it; empty where nothing does."""
+        if self._dialect is None or self.request is None or self.ended_by is None:
+            return b""
+        return self._dialect.closing_frames(self.request, self.ended_by)
+
+    def last_words(self) -> Reply | None:
+        """The answer to a client that has not seen a byte of the reply yet; it takes the reply's place."""
+        if self._dialect is None or self.ended_by is None:
+            return None
+        reply = self._dialect.refusal(self.request, replace(self.ended_by, kind="deny"), self.exchange.id)
+        self._response = ResponseHead(reply.status, b"", tuple(reply.headers))
+        if self._kept is not None:
+            self._kept = [reply.body]
+        return reply
 
     # -- the reply
 
@@ -402,6 +591,8 @@ class Opened:
             if self.tab is not None:
                 status = self._response.status if self._response is not None else None
                 self.tab.end(end, status, now_ns)
+            if self.placement is not None and self._core.on_closed is not None:
+                self._core.on_closed(self.placement)
             self._capture_start(now_ns)
             self._capture_end(end, now_ns)
 
@@ -411,7 +602,7 @@ class Opened:
         assert request is not None
         assert self.exchange.upstream is not None
         reply = self._finish()
-        outcome = attempt_outcome(end, self._response, reply)
+        outcome = attempt_outcome(end, self._response, reply, cut=self.ended_by is not None)
         usage, guessed = self._usage(outcome, reply)
         if usage is None:
             cost = NOTHING
@@ -439,7 +630,10 @@ class Opened:
             self.tab.settle(attempt, now_ns)
         if core.standing is not None:
             core.standing.charge(self.exchange, placement, request, attempt)
+        self._blame(attempt, now_ns)
         core.tracker.close(placement, attempt)
+        if outcome == "cut" and self.ended_by is not None:
+            core.tracker.cut(placement, self.ended_by, now_ns)
         self._judge("step_end", now_ns, attempt)
         core.judge_ended()
 
@@ -463,7 +657,7 @@ class Opened:
             return None, False
         if reply.usage is not None and (reply.whole or outcome == "complete"):
             return reply.usage, False
-        if self._response is None and (outcome != "client_gone" or self._waits):
+        if self._response is None and (outcome not in ("client_gone", "cut") or self._waits):
             return None, False
         return self._core.prices.estimate(reply, len(self.body)), True
 
@@ -538,6 +732,7 @@ class Opened:
                 headers=redact_headers(head.headers),
                 body=self.body if self._kept is not None else None,
                 splice=self.splice,
+                inserted=self.out.ours,
                 labels=exchange.identity.labels,
                 session=placement.session if placement is not None else None,
                 thread=placement.thread if placement is not None else None,
@@ -584,14 +779,16 @@ NOTHING = Cost(Decimal(0), "measured")
 """An attempt that the provider answered with an error, or never took: it bills nothing."""
 
 
-def attempt_outcome(end: EndKind, response: ResponseHead | None, reply: Outcome) -> AttemptOutcome:
+def attempt_outcome(
+    end: EndKind, response: ResponseHead | None, reply: Outcome, *, cut: bool = False
+) -> AttemptOutcome:
     """How an attempt ended, from the wire's end and what the reply says.
 
     A reply that was whole when its reader left is complete: several SDKs close the connection at
-    the terminal event without waiting for the end of the body.
+    the terminal event without waiting for the end of the body. ``cut``: we ended it under way.
     """
     if end == "refused":
-        return "refused"
+        return "cut" if cut else "refused"
     if response is None:
         return "client_gone" if end == "client_gone" else "failed"
     if response.status >= 400 or reply.error is not None:

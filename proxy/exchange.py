@@ -37,6 +37,8 @@ from proxy.wire.upstream import Broken, Peer, UpstreamConnection, UpstreamPool
 
 __all__ = ["LiveExchange", "Opened", "Shell", "Thinker"]
 
+CUT_S = 2.0
+"""How long an answer that is to end may take to finish its event."""
 ID_BYTES = 10
 JOIN_BELOW = 64 * 1024
 """A body smaller than this leaves in one write with its head."""
@@ -57,12 +59,20 @@ class Shell:
     admit: Callable[[Exchange, Opened], Awaitable[None]] | None = None
     """Awaited after ``open`` and before anything goes out: reserving in a ledger, shared threads.
     May set ``opened.refusal``; is cancelled when the client leaves."""
+    keep: Callable[[Opened], Awaitable[None]] | None = None
+    """Awaited before that where the request carries text of ours for the first time: it is stored first."""
     on_internal_error: Literal["open", "closed"] = "open"
     on_abort: Literal["cancel", "drain"] = "cancel"
     refuse_websocket: bool = False
     """Answer upgrades of ``/responses`` with 426 at once: what passes there cannot be held to caps."""
     stand_in: Callable[[Head, str, str], tuple[Fields, str]] | None = None
     """Puts the upstream's real key in the place of a virtual one. Raises Unroutable."""
+    again: Callable[[Exchange, bytes], Awaitable[Reply | None]] | None = None
+    """Asked before a request is read: the answer to one that repeats what was refused over and over."""
+    look: Callable[[Exchange, Opened], Awaitable[None]] | None = None
+    """Awaited when a request is read and not placed yet: other instances may know its thread."""
+    share: Callable[[Opened], Awaitable[None]] | None = None
+    """Awaited before a request goes out: other instances must know its thread."""
     pulse: Pulse = field(default_factory=Pulse)
     timings: Timings = field(default_factory=Timings)
     requests: int = 0
@@ -105,6 +115,7 @@ class LiveExchange:
         self._outgoing: tuple[Fields, str] | None = None
         self._drain_since = 0.0
         self.relay = Relay(shell.pulse, client, request, self._watch)
+        self._watch.on_cut = self.relay.cut
 
     # -- the exchange, from top to bottom
 
@@ -120,10 +131,18 @@ class LiveExchange:
             if not request.upgrade and watch.wants_whole(self._exchange, route.upstream):
                 self.relay.grant_body()
                 body = await request.whole()
+                if shell.again is not None and (again := await self._again(shell.again, body)) is not None:
+                    end = "refused"
+                    self._answer(again)
+                    return
+                if shell.look is not None:
+                    await self._look(shell.look, body)
                 if shell.opened != self._exchange.number:  # others were whole before this one
                     self._exchange = replace(self._exchange, number=shell.opened)
             shell.opened += 1
             opened = watch.open(self._exchange, body)
+            if shell.keep is not None and opened is not None and opened.unsaved:
+                await self._keep(shell.keep, opened)
             if shell.admit is not None and opened is not None:
                 await self._admit(shell.admit, opened)
             refusal = self._refusal(route)
@@ -131,7 +150,12 @@ class LiveExchange:
                 end = "refused"
                 self._answer(refusal)
             else:
+                if shell.share is not None and opened is not None:
+                    await self._share(shell.share, opened)
                 await self._reach_upstream(route, body)
+                if self.relay.unsaid and (words := watch.last_words()) is not None:
+                    end = "refused"
+                    self._answer(words)
             if not request.complete:  # an early answer: closing now could destroy it on its way
                 request.discard()
                 await request.drained()
@@ -174,11 +198,45 @@ class LiveExchange:
         )
         return route
 
+    async def _again(
+        self, again: Callable[[Exchange, bytes], Awaitable[Reply | None]], body: bytes
+    ) -> Reply | None:
+        try:
+            return await again(self._exchange, body)
+        except Exception as error:  # noqa: BLE001 - ours: it takes the long way
+            self._shell.faults.caught("again", error)
+            return None
+
+    async def _look(self, look: Callable[[Exchange, Opened], Awaitable[None]], body: bytes) -> None:
+        """Read the request, and let others tell what they know of its thread."""
+        opened = self._watch.begin(self._exchange, body)
+        if opened is None:
+            return
+        try:
+            await look(self._exchange, opened)
+        except asyncio.CancelledError:
+            self._watch.drop()
+            raise
+        except Exception as error:  # noqa: BLE001 - ours: what is known here has to do
+            self._shell.faults.caught("look", error)
+
+    async def _share(self, share: Callable[[Opened], Awaitable[None]], opened: Opened) -> None:
+        try:
+            await share(opened)
+        except Exception as error:  # noqa: BLE001 - ours: others will not know of this request in time
+            self._shell.faults.caught("share", error)
+
     async def _admit(self, admit: Callable[[Exchange, Opened], Awaitable[None]], opened: Opened) -> None:
         try:
             await admit(self._exchange, opened)
         except Exception as error:  # noqa: BLE001 - ours: the posture decides
             self._watch.fault("admit", error)
+
+    async def _keep(self, keep: Callable[[Opened], Awaitable[None]], opened: Opened) -> None:
+        try:
+            await keep(opened)
+        except Exception as error:  # noqa: BLE001 - ours: the request goes out as it came
+            self._watch.fault("keep", error)
 
     def _refusal(self, route: Route) -> Reply | None:
         """An answer of our own, where the verdict, a fault of ours or the settings ask for one."""
@@ -312,7 +370,9 @@ class LiveExchange:
     def sweep(self, now: float) -> None:
         """Has anything waited for too long?"""
         limits, relay = self._shell.limits, self.relay
-        if self._drain_since:
+        if relay.cut_since and relay.head_out and relay.is_waiting and now - relay.cut_since > CUT_S:
+            relay.break_cut()
+        elif self._drain_since:
             if now - self._drain_since > limits.drain_s or relay.drained > limits.drain_bytes:
                 self._task.cancel()
         elif relay.is_tunnel or not relay.is_waiting:

@@ -3,6 +3,10 @@
 One line an exchange, in order of arrival. Bodies are exact: text where they are UTF-8, base64
 where they are not. Credentials were made dots before they reached the record. Labels and the
 upstream's name, which only this proxy understands, are taken off the path.
+
+``request_body`` is what the client sent; where the model read more, ``inserted`` says what and where
+(``[[offset, text], …]``), for who wants the bytes that went upstream. A replay begins with the
+client's and decides anew.
 """
 
 import base64
@@ -12,16 +16,46 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from proxy.reading.codings import decode_body
+from proxy.reading.insertions import without
 from proxy.record import Reader, StoredExchange
+
+
+_LARGEST = 1 << 30
 
 
 def write_log(reader: Reader, exchanges: Iterable[StoredExchange]) -> Iterator[bytes]:
     """The lines of some exchanges, bodies read one by one."""
     for stored in exchanges:
-        yield log_line(stored, reader.body(stored.request_body), reader.body(stored.response_body))
+        sent = reader.body(stored.request_body)
+        line = log_line(stored, _clients(stored, sent), reader.body(stored.response_body))
+        if sent is not None and stored.inserted:
+            line |= {"inserted": _ours(stored, sent)}
+        yield orjson.dumps(line) + b"\n"
 
 
-def log_line(stored: StoredExchange, request: bytes | None, response: bytes | None) -> bytes:
+def _clients(stored: StoredExchange, sent: bytes | None) -> bytes | None:
+    """The body as the client sent it: less what is ours (and then without its content coding)."""
+    if sent is None or not stored.inserted:
+        return sent
+    return without(_decoded(stored, sent), stored.inserted)
+
+
+def _ours(stored: StoredExchange, sent: bytes) -> list[list[Any]]:
+    """What was put into the client's body: offset in it, and text."""
+    plain, before, found = _decoded(stored, sent), 0, []
+    for at, length in stored.inserted:
+        found.append([at - before, plain[at : at + length].decode()])
+        before += length
+    return found
+
+
+def _decoded(stored: StoredExchange, sent: bytes) -> bytes:
+    coding = next((value for name, value in stored.headers if name.lower() == b"content-encoding"), None)
+    return decode_body(sent, coding, _LARGEST)
+
+
+def log_line(stored: StoredExchange, request: bytes | None, response: bytes | None) -> dict[str, Any]:
     """One exchange as a line."""
     line: dict[str, Any] = {
         "provider": stored.provider or None,
@@ -46,7 +80,7 @@ def log_line(stored: StoredExchange, request: bytes | None, response: bytes | No
         line["labels"] = dict(stored.labels)
     if stored.streaming:
         line["streaming"] = True
-    return orjson.dumps(line) + b"\n"
+    return line
 
 
 def below_upstream(target: str, upstream: str) -> str:

@@ -25,16 +25,18 @@ index before it is forwarded; two requests of one session never wait for each ot
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from proxy.model import (
     Attempt,
+    Carrier,
     Cause,
     Exchange,
     Item,
     ModelRequest,
+    Nudge,
     Outcome,
     Record,
     ThreadKind,
@@ -43,8 +45,11 @@ from proxy.ports import Answer
 from proxy.reading.library import fold
 from proxy.tracking import telling
 from proxy.tracking.births import JOIN_NS, Arrival, Births, origin_of, spawner
-from proxy.tracking.heads import head, revive
+from proxy.tracking.heads import agreed_in, head, kept_steps, revive
 from proxy.tracking.likeness import opening, reply_text
+from proxy.tracking.lookups import known_threads, lacks_reply, names_of_request, names_of_thread
+from proxy.tracking.merging import absorb
+from proxy.tracking.nudges import Placed, at_the_end, may_begin, standing
 from proxy.tracking.placement import Placement
 from proxy.tracking.placing import (
     Match,
@@ -117,6 +122,8 @@ class Tracker:
         """Threads whose head has changed since it was last taken, oldest change first."""
         self._watched = 0
         self._most_idle = _MOST_IDLE
+        self._nudged = False
+        """Whether there has been any nudge at all."""
         self._ended: list[Turn] = []
 
     # -- a request comes
@@ -160,6 +167,8 @@ class Tracker:
 
     def _join(self, arrival: Arrival, match: Match) -> Placement:
         request, relation = arrival.request, match.relation
+        if match.step is not None and relation in ("attempt", "continue", "epoch"):
+            self._introduce(match.step.thread, arrival)
         if relation == "attempt" and match.step is not None:
             return self._again(arrival, match.step)
         beside = is_side_call(arrival.scope, request) and relation in ("new", "sibling", "fork")
@@ -172,6 +181,9 @@ class Tracker:
     def _again(self, arrival: Arrival, step: Step) -> Placement:
         """One more attempt of a step."""
         arrival.scope.add_ask(step, arrival.ask)
+        if step.foreign and step.started:
+            step.foreign = False
+            self.emit(telling.step_start(step))
         placement = Placement(
             arrival.exchange,
             arrival.request,
@@ -223,7 +235,7 @@ class Tracker:
                 self._end_turn(turn, "interrupted", "user")
             elif what == "superseded":
                 self._end_turn(turn, "superseded")
-            elif any(step.running for step in thread.steps if step.turn is turn):
+            elif any(step.under_way for step in thread.steps if step.turn is turn):
                 turn.overtaken = True  # the client has read more of its reply than we: its end will tell
             else:
                 self._end_turn(turn, *left_open(thread.last))
@@ -305,6 +317,10 @@ class Tracker:
     def refuse(self, placement: Placement, why: Terminal, now_ns: int) -> None:
         """Looptap answers itself. ``close`` follows with the end ``refused``."""
         placement.refused = True
+        self.cut(placement, why, now_ns)
+
+    def cut(self, placement: Placement, why: Terminal, now_ns: int) -> None:
+        """What a request reached, at the door or under way, ends its turn."""
         turn = placement.step_state.turn
         turn.refused_ns = now_ns
         turn.last_ns = now_ns
@@ -315,6 +331,44 @@ class Tracker:
     def remember(self, placement: Placement, memories: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep what policies want to know at the thread's next request."""
         placement.thread_state.memories.update(memories)
+
+    # -- what the model of a thread has read of ours
+
+    def nudges(self, placement: Placement) -> list[Placed]:
+        """Nudges that stand in a request's history, each with the message behind which it stands."""
+        step = placement.step_state
+        return standing(step.thread.nudges, placement.request, step.ask)
+
+    def nudges_beside(self, exchange: Exchange, request: ModelRequest, now_ns: int) -> list[Placed]:
+        """The same for a request that is no step (its tokens are counted): those of the thread it is like."""
+        scope = self.shelf.scopes.get(exchange.identity.scope)
+        if scope is None or not self._nudged:
+            return []
+        ask = ask_of(scope, request)
+        step = search(scope, request, ask, now_ns).step
+        return standing(step.thread.nudges, request, ask) if step is not None else []
+
+    def nudge(
+        self, placement: Placement, there: Sequence[Placed], policy: str, carrier: Carrier
+    ) -> Placed | None:
+        """Keep a new nudge behind the last message; None where this thread may get none there."""
+        thread, request = placement.thread_state, placement.request
+        if placement.attempt > 0 or not may_begin(thread, request, there):
+            return None
+        nudge = at_the_end(request, placement.step_state.ask, policy, carrier)
+        thread.nudges = [*thread.nudges, nudge]
+        self._nudged = True
+        return len(request.messages) - 1, nudge
+
+    def withdraw(self, placement: Placement, nudge: Nudge) -> None:
+        """Forget a nudge that no model has read."""
+        thread = placement.thread_state
+        thread.nudges = [replace(n, withdrawn=True) if n is nudge else n for n in thread.nudges]
+        self._changed[thread.id] = thread
+
+    def end_nudging(self, placement: Placement) -> None:
+        """This thread gets no further nudges."""
+        placement.thread_state.nudging = False
 
     # -- its answer has come, as far as it comes
 
@@ -405,7 +459,7 @@ class Tracker:
             if not turn.open or turn.thread.id not in self.shelf.threads:
                 continue
             due = turn.last_ns + self.idle_after_ns
-            if any(step.running for step in turn.thread.steps):
+            if any(step.under_way for step in turn.thread.steps):
                 due = max(due, now_ns + self.idle_after_ns)
             if due > now_ns:
                 self._watch(turn, due)
@@ -453,9 +507,73 @@ class Tracker:
             thread = revive(value, self.shelf)
             if thread is not None:
                 count += 1
+                self._nudged = self._nudged or bool(thread.nudges)
                 if thread.turn is not None and thread.turn.open:
                     self._watch(thread.turn, thread.turn.last_ns + self.idle_after_ns)
         return count
+
+    # -- heads that instances share
+
+    def names(self, exchange: Exchange, request: ModelRequest) -> list[bytes]:
+        """What to look for before a request is placed."""
+        return names_of_request(self.shelf.scope(exchange.identity.scope), exchange, request)
+
+    def known(self, exchange: Exchange, request: ModelRequest) -> dict[str, int]:
+        """Threads at hand that the names find, with the revision in which they are shared."""
+        scope = self.shelf.scope(exchange.identity.scope)
+        return {thread.id: thread.agreed.rev for thread in known_threads(scope, request)}
+
+    def lacks_reply(self, exchange: Exchange, request: ModelRequest) -> bool:
+        """Whether a request goes on from a reply that another instance is still about to save."""
+        return lacks_reply(self.shelf.scope(exchange.identity.scope), request)
+
+    def shared_head(self, thread: Thread) -> dict[str, Any]:
+        """A thread's head for all instances."""
+        names = names_of_thread(thread, kept_steps(thread))
+        busy = any(step.running for step in thread.steps)
+        return {**head(thread, texts=self.texts), "keys": [n.hex() for n in names], "under_way": busy}
+
+    def agree(self, thread: Thread, told: Mapping[str, Any], memories: Mapping[str, Any]) -> None:
+        """A head was stored in the place of the one that it was made from."""
+        agreed = agreed_in(told)
+        thread.agreed = replace(agreed, rev=agreed.rev + 1, memories=memories)
+
+    def absorb(self, heads: Iterable[Mapping[str, Any]], now_ns: int) -> None:
+        """Take in what other instances did; what ended there is told here, too, where it was begun."""
+        for value in heads:
+            taken = absorb(value, self.shelf)
+            if taken is None:
+                continue
+            thread = taken.thread
+            self._nudged = self._nudged or bool(thread.nudges)
+            for step in taken.closed:
+                if not step.foreign:
+                    self.emit(telling.elsewhere(telling.step_end(step, now_ns)))
+            for turn in taken.ended:
+                if not turn.foreign:
+                    self.emit(telling.elsewhere(telling.turn_end(turn)))
+            if thread.turn is not None and thread.turn.open:
+                self._watch(thread.turn, thread.turn.last_ns + self.idle_after_ns)
+            self._note_change(thread)
+
+    def idle(self, now_ns: int) -> list[Thread]:
+        """Threads whose turn ``tick`` may be about to end: another instance may know better."""
+        return [turn.thread for due, _, turn in self._idle if due <= now_ns and turn.open]
+
+    def _introduce(self, thread: Thread, arrival: Arrival) -> None:
+        """Tell of a thread that began elsewhere and goes on here: this record is then whole by itself."""
+        if thread.session.foreign:
+            thread.session.foreign = False
+            started = telling.session_start(thread.session, arrival.exchange, arrival.now_ns)
+            self.emit(telling.elsewhere(started))
+        if thread.foreign:
+            thread.foreign = False
+            began = telling.thread_start(thread, arrival.exchange, "prefix", arrival.now_ns)
+            self.emit(telling.elsewhere(began))
+        turn = thread.turn
+        if turn is not None and turn.foreign:
+            turn.foreign = False
+            self.emit(telling.elsewhere(telling.turn_start(turn, arrival.exchange, None, arrival.now_ns)))
 
     # -- turns and steps
 
@@ -484,9 +602,10 @@ class Tracker:
 
     def _end_turn(self, turn: Turn, cause: Cause, by: str | None = None) -> None:
         for step in turn.thread.steps:
-            if step.turn is turn and step.started and not step.running:
+            if step.turn is turn and step.started and not step.under_way:
                 self._close_step(step, turn.last_ns)
         turn.open, turn.cause, turn.by = False, cause, by
+        turn.thread.note_end(turn)
         self._ended = [*self._ended[-_MOST_ENDED:], turn]
         self.emit(telling.turn_end(turn))
 
@@ -541,7 +660,8 @@ class Tracker:
             return
         step.closed = True
         step.thread.scope.answered(step)
-        self.emit(telling.step_end(step, now_ns))
+        if not step.foreign:
+            self.emit(telling.step_end(step, now_ns))
 
     def _answer(self, delta: Delta, exchange: Exchange, now_ns: int, base: Step | None) -> None:
         """Book results at the steps whose calls they answer."""
@@ -552,7 +672,7 @@ class Tracker:
             self._tell_item(step, value, "in", exchange, now_ns, **more)
         for step in {id(step): step for _, step, _ in delta.answers}.values():
             self._close_step(step, now_ns, only_if_answered=True)
-        if base is not None and base.running and not base.whole:
+        if base is not None and base.under_way and not base.whole:
             base.early = [*base.early, *(item for item in delta.items if item.kind == "tool_result")]
 
     def _tell_input(self, step: Step, delta: Delta, exchange: Exchange, now_ns: int) -> None:
@@ -592,10 +712,11 @@ def _inherit(thread: Thread, origin: Step | None) -> None:
     """A thread that shares another's history begins with what policies know of that history."""
     if origin is not None:
         thread.memories = dict(origin.thread.memories)
+        thread.nudges, thread.nudging = list(origin.thread.nudges), origin.thread.nudging
 
 
 def _others_running(thread: Thread, step: Step) -> bool:
-    return any(s.running for s in thread.steps if s is not step and s.turn is step.turn)
+    return any(s.under_way for s in thread.steps if s is not step and s.turn is step.turn)
 
 
 def _calls(reply: Outcome) -> list[Call]:

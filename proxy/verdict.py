@@ -74,7 +74,8 @@ class Agreement:
 class Edit:
     """A change to the request before it goes out. Edits compose; each dialect picks the carrier.
 
-    ``nudge``: ``text`` to be read by the model; ``repair``: thinking to put back; ``clamp``: a
+    ``nudge``: ``text`` to be read by the model (``data["unquoted"]``: the same without what it quotes of
+    the traffic, for where none of that may be kept); ``repair``: thinking to put back; ``clamp``: a
     lower ``max_output_tokens``; ``land``: one last step without tools.
     """
 

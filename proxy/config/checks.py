@@ -96,14 +96,18 @@ def _otlp(settings: Settings, source: Source) -> Iterator[Problem]:
 def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
     """What the file format foresees and this version does not do: refused, never silently ignored."""
     for name, policy in settings.policies.items():
+        path: KeyPath = ("policies", name, "action")
         if policy.action in _LATER:
-            hint = "use observe, warn, deny or message"
-            yield source.problem(("policies", name, "action"), f"{policy.action} is not built yet", hint)
+            hint = "use observe, warn, nudge, deny, message or cut"
+            yield source.problem(path, f"{policy.action} is not built yet", hint)
+        elif policy.action == "nudge" and name in _WITHOUT_NUDGES:
+            hint = "use observe, warn, deny, message or cut; repeats nudges"
+            yield source.problem(path, f"{name} has nothing to say to a model", hint)
 
 
-_LATER = frozenset({"nudge", "repair", "clamp", "land", "cut", "hold"})
-"""Actions that a policy may wish for and the chain only records: an edit that is not put back in each
-later request would break prompt caches and bound thinking."""
+_LATER = frozenset({"repair", "clamp", "land", "hold"})
+"""Actions that a policy may wish for and the chain only records."""
+_WITHOUT_NUDGES = POLICIES - {"repeats"}
 
 
 def _upstreams(settings: Settings, source: Source, names: Names) -> Iterator[Problem]:
@@ -168,7 +172,7 @@ def _later(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[Pr
         yield source.problem(
             (*path, "on_exhausted"),
             f"{budget.on_exhausted} is not built yet",
-            "use deny, message, warn or observe",
+            "use deny, message, cut, warn or observe",
         )
     if budget.hold == "slices":
         yield source.problem((*path, "hold"), "slices are not built yet", "remove it: the worst case is held")

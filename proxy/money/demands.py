@@ -36,8 +36,9 @@ def demand_of(
     assert exchange.upstream is not None
     step = placement.step_state
     card = prices.card(request, exchange.upstream, exchange.arrived_ns)
-    body = opened.body if opened.plain_bytes == len(opened.body) else None
-    prompt = bounds.prompt(exchange.id, request, body, opened.plain_bytes, opened.splice, card)
+    out = opened.out
+    read = None if out.coded else out.plain
+    prompt = bounds.prompt(exchange.id, request, read, len(out.plain), opened.splice, card) + out.added
     output = output_bound(request, card)
     spend = fixed = None
     if card is not None:

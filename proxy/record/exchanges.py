@@ -32,6 +32,8 @@ class StoredExchange:
     request_body: int | None
     response_body: int | None
     response_headers: list[tuple[bytes, bytes]]
+    inserted: tuple[tuple[int, int], ...] = ()
+    """Offsets and lengths of what is ours in the decoded request body, which is what the model saw."""
 
 
 def pack_headers(headers: Sequence[tuple[bytes, bytes]]) -> bytes:

@@ -87,6 +87,13 @@ MIGRATIONS: tuple[tuple[str, str], ...] = (
         CREATE INDEX head_keys_by_thread ON head_keys (thread);
         """,
     ),
+    (
+        "0002-inserted",
+        """
+        -- What of a (decoded) request body is ours, as JSON: [[offset, length], ...].
+        ALTER TABLE exchanges ADD COLUMN inserted TEXT
+        """,
+    ),
 )
 
 

@@ -12,13 +12,20 @@ from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
+from proxy.model import AttemptOutcome, Item
+from proxy.tracking import nudges
 from proxy.tracking.shelf import Shelf
-from proxy.tracking.threads import Bill, Call, Scope, Session, Step, Thread, Turn
+from proxy.tracking.threads import Agreed, Bill, Call, Scope, Session, Step, Thread, Turn
 
 VERSION = 1
 _STEPS = 6
 """Newest steps in a head: forks from further back need the process that saw them."""
 _TEXT = 4_000
+
+
+def kept_steps(thread: Thread) -> list[Step]:
+    """The steps that a head holds."""
+    return [step for step in thread.steps[-_STEPS:] if step.started]
 
 
 def head(thread: Thread, *, texts: bool = True) -> dict[str, Any]:
@@ -27,11 +34,12 @@ def head(thread: Thread, *, texts: bool = True) -> dict[str, Any]:
     Without ``texts`` it holds no content: names and counters alone find the thread again.
     """
     session, turn = thread.session, thread.turn
-    steps = [step for step in thread.steps[-_STEPS:] if step.started]
+    steps = kept_steps(thread)
     keys = {name.hex() for step in steps for name in (step.ask, step.reply) if name}
     return {
         "version": VERSION,
         "id": thread.id,
+        "rev": thread.agreed.rev,
         "keys": sorted(keys),
         "scope": thread.scope.name,
         "session": {
@@ -58,17 +66,24 @@ def head(thread: Thread, *, texts: bool = True) -> dict[str, Any]:
         "began_ns": thread.began_ns,
         "last_ns": thread.last_ns,
         "memories": {name: dict(memory) for name, memory in thread.memories.items()},
+        "nudges": nudges.dump(thread.nudges),
+        "nudging": thread.nudging,
+        "ends": {name: list(end) for name, end in thread.ends.items()},
+        "root": _root(thread),
         "turn": _turn(turn) if turn is not None else None,
         "steps": [_step(step, texts) for step in steps],
     }
 
 
-def revive(value: Mapping[str, Any], shelf: Shelf) -> Thread | None:
-    """Put a head back into memory; None where it is there already or of another version."""
+def revive(value: Mapping[str, Any], shelf: Shelf, *, foreign: bool = False) -> Thread | None:
+    """Put a head back into memory; None where it is there already or of another version.
+
+    ``foreign``: it comes from another instance, which may still be at work on it (``alive``).
+    """
     if value.get("version") != VERSION or value["id"] in shelf.threads:
         return None
     scope = shelf.scope(value["scope"])
-    session = _session(value, scope)
+    session = _session(value, scope, foreign)
     thread = Thread(
         id=value["id"],
         scope=scope,
@@ -88,6 +103,10 @@ def revive(value: Mapping[str, Any], shelf: Shelf) -> Thread | None:
         began_ns=value.get("began_ns", value["last_ns"]),
         last_ns=value["last_ns"],
         memories=dict(value["memories"]),
+        nudges=nudges.load(value.get("nudges", ())),
+        nudging=value.get("nudging", True),
+        ends={name: (end[0], end[1]) for name, end in value.get("ends", {}).items()},
+        foreign=foreign,
     )
     if value["main"]:
         session.main = thread
@@ -95,9 +114,11 @@ def revive(value: Mapping[str, Any], shelf: Shelf) -> Thread | None:
         scope.agents[thread.client_session, thread.agent] = thread
     shelf.add(thread)
     if value["turn"] is not None:
-        thread.turn = _revive_turn(value["turn"], thread)
+        thread.turn = revive_turn(value["turn"], thread, foreign)
+    _take_root(value, thread, shelf)
     for told in value["steps"]:
-        _revive_step(told, thread)
+        revive_step(told, thread, foreign=foreign, alive=bool(value.get("alive")))
+    thread.agreed = agreed_in(value)
     thread.step_count = value["step_count"]
     if thread.conversation is not None and thread.last is not None:
         scope.held[thread.conversation] = thread.last
@@ -105,7 +126,44 @@ def revive(value: Mapping[str, Any], shelf: Shelf) -> Thread | None:
     return thread
 
 
-def _session(value: Mapping[str, Any], scope: Scope) -> Session:
+def agreed_in(value: Mapping[str, Any]) -> Agreed:
+    """The counters of a head."""
+    turn = value["turn"]
+    return Agreed(
+        rev=value.get("rev", 0),
+        turn=turn["id"] if turn is not None else None,
+        turn_steps=turn["steps"] if turn is not None else 0,
+        tokens=dict(turn["bill"]["tokens"]) if turn is not None else {},
+        usd=Decimal(turn["bill"]["usd"]) if turn is not None else Decimal(0),
+        step_count=value["step_count"],
+    )
+
+
+def _root(thread: Thread) -> dict[str, Any] | None:
+    """The turn that pays, where it is another thread's."""
+    root = thread.root_turn()
+    if root is None or root is thread.turn:
+        return None
+    branch = thread.parent_turn is None
+    return {"id": root.id, "thread": root.thread.id, "began_ns": root.began_ns, "branch": branch}
+
+
+def _take_root(value: Mapping[str, Any], thread: Thread, shelf: Shelf) -> None:
+    told = value.get("root")
+    if told is None:
+        return
+    near = shelf.threads.get(told["thread"])
+    turn = near.turn if near is not None else None
+    if turn is None or turn.id != told["id"]:
+        stand_in = Thread(told["thread"], thread.scope, thread.session, "unknown", thread.dialect)
+        turn = Turn(told["id"], -1, stand_in, open=False, began_ns=told["began_ns"])
+    if not told["branch"]:
+        thread.parent_turn = turn
+    elif thread.turn is not None:
+        thread.turn.charged_to = turn
+
+
+def _session(value: Mapping[str, Any], scope: Scope, foreign: bool) -> Session:
     told = value["session"]
     key = (told["key"][0], told["key"][1]) if told["key"] is not None else None
     known = scope.sessions.get(key) if key is not None else None
@@ -114,6 +172,7 @@ def _session(value: Mapping[str, Any], scope: Scope) -> Session:
         return known
     session = Session(told["id"], told["by"], key, told["client"], value["last_ns"])
     session.began_ns = told.get("began_ns", value["last_ns"])
+    session.foreign = foreign
     if key is not None:
         scope.sessions[key] = session
     return session
@@ -134,15 +193,17 @@ def _turn(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _revive_turn(value: Mapping[str, Any], thread: Thread) -> Turn:
-    return Turn(thread=thread, **{**value, "bill": _revive_bill(value["bill"])})
+def revive_turn(value: Mapping[str, Any], thread: Thread, foreign: bool) -> Turn:
+    """A turn out of a head."""
+    return Turn(thread=thread, foreign=foreign, **{**value, "bill": revive_bill(value["bill"])})
 
 
 def _bill(bill: Bill) -> dict[str, Any]:
     return {"tokens": dict(bill.tokens), "usd": format(bill.usd, "f"), "quality": bill.quality}
 
 
-def _revive_bill(value: Mapping[str, Any]) -> Bill:
+def revive_bill(value: Mapping[str, Any]) -> Bill:
+    """Sums out of a head."""
     return Bill(dict(value["tokens"]), Decimal(value["usd"]), value["quality"])
 
 
@@ -160,6 +221,8 @@ def _step(step: Step, texts: bool) -> dict[str, Any]:
         "said": step.said.hex(),
         "text": step.text[:_TEXT] if texts else "",
         "running": step.turn is step.thread.turn,
+        "busy": step.under_way,
+        "early": [[item.tool, item.call_id, item.is_error] for item in step.early],
         "bill": _bill(step.bill),
         "calls": [
             {
@@ -172,7 +235,10 @@ def _step(step: Step, texts: bool) -> dict[str, Any]:
     }
 
 
-def _revive_step(value: Mapping[str, Any], thread: Thread) -> None:
+def revive_step(
+    value: Mapping[str, Any], thread: Thread, *, foreign: bool = False, alive: bool = False
+) -> Step:
+    """Put a step of a head behind those of its thread."""
     turn = thread.turn
     if turn is None or not value["running"]:
         turn = Turn("", -1, thread, open=False)
@@ -183,12 +249,36 @@ def _revive_step(value: Mapping[str, Any], thread: Thread) -> None:
         reply=bytes.fromhex(value["reply"]) if value["reply"] is not None else None,
         said=bytes.fromhex(value["said"]),
         text=value["text"],
-        bill=_revive_bill(value["bill"]),
-        calls=[Call(**{**call, "digest": bytes.fromhex(call["digest"])}) for call in value["calls"]],
+        bill=revive_bill(value["bill"]),
+        calls=revive_calls(value),
+        foreign=foreign,
         **{name: value[name] for name in _STEP_FACTS},
     )
-    if step.outcome is None:
-        step.outcome = "cut"  # its answer went down with the process that waited for it
+    step.early = revive_early(value)
+    step.outcome = outcome_of(value, alive)
     thread.scope.add_step(step)
     if step.whole:
         thread.scope.add_reply(step)
+    return step
+
+
+def revive_calls(value: Mapping[str, Any]) -> list[Call]:
+    """A step's calls out of a head."""
+    return [Call(**{**call, "digest": bytes.fromhex(call["digest"])}) for call in value["calls"]]
+
+
+def revive_early(value: Mapping[str, Any]) -> list[Item]:
+    """Results that another instance got before the reply had been read to its end."""
+    return [
+        Item("tool_result", "tool", tool=tool, call_id=call_id, is_error=is_error)
+        for tool, call_id, is_error in value.get("early", ())
+    ]
+
+
+def outcome_of(value: Mapping[str, Any], alive: bool) -> AttemptOutcome | None:
+    """How a step's last attempt ended: not known while an instance that lives is at work on it; what went
+    down with its instance was cut."""
+    if value.get("busy") and alive:
+        return None
+    outcome: AttemptOutcome | None = value["outcome"]
+    return outcome or "cut"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
+from proxy.tracking import nudges
 from proxy.tracking.heads import (
     VERSION,
     agreed_in,
@@ -54,6 +55,8 @@ def absorb(value: Mapping[str, Any], shelf: Shelf) -> Taken | None:
     _turn(value, taken)
     _steps(value, taken)
     thread.memories = {**value["memories"], **memories}
+    thread.nudges = nudges.joined(thread.nudges, nudges.load(value.get("nudges", ())))
+    thread.nudging = thread.nudging and value.get("nudging", True)
     thread.epoch = max(thread.epoch, value["epoch"])
     thread.turns = max(thread.turns, value["turns"])
     thread.hint_turn = value["hint_turn"] or thread.hint_turn

@@ -25,6 +25,7 @@ from proxy.model import (
     Item,
     MatchedBy,
     ModelRequest,
+    Nudge,
     ThreadKind,
     Usage,
 )
@@ -33,6 +34,7 @@ NEWEST_STEPS = 32
 """Steps of a thread that stay at hand one by one; older ones are thinned to powers of two."""
 CLIPPED = 16_000
 """Characters of a reply kept to recognise it when a client rewrites it."""
+KEPT_ENDS = 4
 RECENT_REPLIES = 64
 WAITING_STEPS = 256
 EQUALS = 64
@@ -57,6 +59,8 @@ class Session:
     main: "Thread | None" = None
     threads: int = 0
     """Those at hand."""
+    foreign: bool = False
+    """Begun at another instance, and not told here yet."""
     lonely: tuple[str, ...] = ()
     """What a side call said that nothing tied to a session: the main thread that says the same moves in."""
     unjoined: "list[Thread]" = field(default_factory=list)
@@ -126,6 +130,8 @@ class Turn:
     """When we last refused one of its requests."""
     charged_to: "Turn | None" = None
     """Another thread's turn that this one only branches off from: one budget holds for both."""
+    foreign: bool = False
+    """Begun at another instance, and not told here yet."""
     overtaken: bool = False
     """The next turn began while its last reply was on the way: it ends with that reply."""
 
@@ -181,6 +187,13 @@ class Step:
     closed: bool = False
     """Its end has been told."""
     forgotten: bool = False
+    foreign: bool = False
+    """Begun at another instance, which tells of it."""
+
+    @property
+    def under_way(self) -> bool:
+        """An answer to it is still coming, here or (then nothing else is known) at another instance."""
+        return self.running > 0 or (self.foreign and self.outcome is None)
 
     @property
     def in_vain(self) -> bool:
@@ -196,6 +209,20 @@ class Step:
     def pending(self) -> list[Call]:
         """Calls that nobody answered yet."""
         return [call for call in self.calls if not call.answered]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The counters of the head in which this instance and the shared index last agreed: what was added
+    here since then is the difference."""
+
+    rev: int = 0
+    turn: str | None = None
+    turn_steps: int = 0
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    usd: Decimal = Decimal(0)
+    step_count: int = 0
+    memories: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -231,12 +258,29 @@ class Thread:
     """When its first request came."""
     last_ns: int = 0
     memories: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    nudges: list[Nudge] = field(default_factory=list)
+    """Text of ours that its model has read, oldest first; requests of the client lack it."""
+    nudging: bool = True
+    """Whether it may get more of them: not after the provider refused a request that had some."""
     request: ModelRequest | None = None
     """Its newest request, as long as the memory for such lasts."""
     answered: ModelRequest | None = None
     """Its newest request that got a whole reply, as long."""
+    ends: dict[str, tuple[Cause, str | None]] = field(default_factory=dict)
+    """Why its newest turns ended, by id."""
+    foreign: bool = False
+    """Begun at another instance, and not told here yet."""
+    agreed: Agreed = field(default_factory=Agreed)
     weight: int = 0
     """Rough bytes that it holds."""
+
+    def note_end(self, turn: Turn) -> None:
+        """Remember why a turn ended, for instances that saw it begin."""
+        if turn.cause is not None:
+            self.ends.pop(turn.id, None)
+            self.ends[turn.id] = (turn.cause, turn.by)
+            while len(self.ends) > KEPT_ENDS:
+                del self.ends[next(iter(self.ends))]
 
     @property
     def last(self) -> Step | None:

@@ -34,8 +34,29 @@ class Opened(Protocol):
         ...
 
     @property
+    def unsaved(self) -> bool:
+        """It carries something of ours that has to be stored before it goes out."""
+        ...
+
+    @property
     def stamps(self) -> tuple[tuple[bytes, bytes], ...]:
         """Fields of our own for the answer's head; none unless the configuration asks for them."""
+        ...
+
+    on_cut: Callable[[], None] | None
+    """Called when the reply that is under way is to end."""
+
+    @property
+    def closing(self) -> bytes:
+        """What ends a running stream so that its client parses it; empty where nothing does."""
+        ...
+
+    def last_words(self) -> Reply | None:
+        """The answer where nothing of the reply has gone out yet."""
+        ...
+
+    def place(self, now_ns: int, *, number: int | None = None) -> None:
+        """Find out whose the request is; ``number``: its number by now."""
         ...
 
     def sent(self, now_ns: int) -> None:
@@ -62,6 +83,10 @@ class Thinker(Protocol):
 
     def open(self, exchange: Exchange, body: bytes, now_ns: int) -> Opened: ...
 
+    def begin(self, exchange: Exchange, body: bytes) -> Opened:
+        """The first half of ``open``: the request is read; ``Opened.place`` is the other."""
+        ...
+
     def relay(self, exchange: Exchange, now_ns: int) -> Opened:
         """An exchange whose bodies stream past."""
         ...
@@ -87,7 +112,7 @@ class Watch:
 
     __slots__ = (
         "_arrived_ns", "_faults", "_gaps", "_last_ns", "_opened", "_opened_ns", "_thinker", "_timings",
-        "_upstream", "end", "failed",
+        "_upstream", "end", "failed", "on_cut",
     )  # fmt: skip
 
     def __init__(self, thinker: Thinker, faults: Faults, timings: Timings) -> None:
@@ -103,6 +128,8 @@ class Watch:
         """When the last chunk came."""
         self._gaps: Buckets | None = None
         """Where the gaps between chunks are counted, while a stream is under way."""
+        self.on_cut: Callable[[], None] | None = None
+        """How a reply under way is ended."""
         self.failed = False
         """The thinking part failed on this exchange: it is not asked again, only closed."""
         self.end: EndKind | None = None
@@ -115,18 +142,49 @@ class Watch:
             self.fault("match", error)
             return False
 
+    def begin(self, exchange: Exchange, body: bytes) -> Opened | None:
+        """Read a request that is not to be placed yet; ``open`` follows."""
+        try:
+            self._opened = self._thinker.begin(exchange, body)
+        except Exception as error:  # noqa: BLE001
+            self.fault("open", error)
+        return self._opened
+
+    def drop(self) -> None:
+        """What was begun is not to be: its client left before anything was known of it."""
+        self._opened = None
+
     def open(self, exchange: Exchange, body: bytes | None) -> Opened | None:
         """Begin to watch; ``body`` is None where it streams past."""
+        if self.failed:
+            return self._opened
         try:
             now_ns = time.time_ns()
             if body is None:
                 self._opened = self._thinker.relay(exchange, now_ns)
+            elif self._opened is not None:
+                self._measure_from(exchange, now_ns)
+                self._opened.place(now_ns, number=exchange.number)
             else:
                 self._measure_from(exchange, now_ns)
                 self._opened = self._thinker.open(exchange, body, now_ns)
+            self._opened.on_cut = self.on_cut
         except Exception as error:  # noqa: BLE001
             self.fault("open", error)
         return self._opened
+
+    @property
+    def closing(self) -> bytes:
+        """What ends a running stream so that its client parses it."""
+        try:
+            return self._opened.closing if self._opened is not None else b""
+        except Exception as error:  # noqa: BLE001
+            self.fault("closing", error)
+            return b""
+
+    def last_words(self) -> Reply | None:
+        """The answer where nothing of a cut reply has gone out."""
+        return self._opened.last_words() if self._opened is not None else None
 
     def _measure_from(self, exchange: Exchange, now_ns: int) -> None:
         self._upstream = exchange.upstream.name if exchange.upstream is not None else ""
