@@ -43,6 +43,9 @@ export function post(path, body) {
   return call(`/api/v1/${path}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
 }
 
+/** The type of the event that says: something may have been missed, look again. */
+export const AGAIN = "again";
+
 const followers = new Set();
 let source = null;
 
@@ -52,15 +55,28 @@ export function follow(tell) {
   return () => followers.delete(tell);
 }
 
-export function connect(onState) {
+function tellAll(event) {
+  for (const tell of followers) tell(event);
+}
+
+function open(onState) {
   source = new EventSource("/api/v1/events");
-  source.onopen = () => onState("on");
-  source.onerror = () => onState("off");
-  source.onmessage = (message) => {
-    const event = JSON.parse(message.data);
-    for (const tell of followers) tell(event);
+  source.onopen = () => {
+    onState("on");
+    tellAll({ type: AGAIN });
   };
+  source.onerror = () => onState("off");
+  source.onmessage = (message) => tellAll(JSON.parse(message.data));
+}
+
+/** Follow while the page is seen: browsers allow a host few connections, and a hidden tab needs none. */
+export function connect(onState) {
+  open(onState);
   addEventListener("pagehide", () => source.close());
+  document.addEventListener("visibilitychange", () => {
+    source.close();
+    if (!document.hidden) open(onState);
+  });
 }
 
 /** Run at most once in a while, and once more after the last call. */

@@ -1,6 +1,6 @@
 // Budgets: counters with what is used, held and forecast; who spends most; alerts; orders.
 
-import { calmly, follow, get } from "./api.js";
+import { AGAIN, calmly, follow, get } from "./api.js";
 import { bar } from "./charges.js";
 import { h, line, put } from "./dom.js";
 import { failed, since, turnLink, whose } from "./marks.js";
@@ -116,7 +116,7 @@ export function budgets(main) {
     h("div", { class: "pair" }, top.element,
       h("section", { class: "sheet", "aria-label": "Alerts and orders" }, h("header", {}, h("h2", {}, "Alerts and orders")), alerts.element, quiet)));
   const off = follow((event) => {
-    if (event.type.startsWith("budget/") || event.type === "intervention" || event.type === "step/attempt") again();
+    if (event.type === AGAIN || event.type.startsWith("budget/") || event.type === "intervention" || event.type === "step/attempt") again();
   });
   load();
   return () => {

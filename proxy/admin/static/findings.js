@@ -1,6 +1,6 @@
 // Findings: of one turn with evidence and changes, and the newest of all.
 
-import { follow, get, calmly } from "./api.js";
+import { AGAIN, calmly, follow, get } from "./api.js";
 import { h, inert, line, put, tell } from "./dom.js";
 import { failed, severity, since, turnLink } from "./marks.js";
 import { table } from "./table.js";
@@ -13,10 +13,11 @@ export function findingsOf(turn, pick) {
   if (!turn.findings.length) return null;
   return h("section", { class: "sheet", "aria-label": "Findings" },
     h("header", {}, h("h2", {}, "Findings"), h("span", { class: "dim" }, `${turn.findings.length}`)),
-    turn.findings.slice(0, 200).map((finding) => one(finding, turn, pick)));
+    turn.findings.slice(0, 200).map((finding) => findingOf(finding, turn, pick)));
 }
 
-function one(finding, turn, pick) {
+/** One of them; `pick` is null where its step is what one looks at. */
+export function findingOf(finding, turn, pick) {
   const place = turn.steps.findIndex((step) => step.id === finding.step);
   const changes = h("div");
   const ask = h("button", { type: "button" }, "What changed");
@@ -32,7 +33,7 @@ function one(finding, turn, pick) {
   return h("article", { class: "finding" },
     h("header", {}, severity(finding.severity), h("b", {}, line(`${finding.policy}/${finding.kind}`, 60)),
       finding.consequence ? h("span", { class: "dim" }, line(`${finding.consequence} consequence`, 40)) : null,
-      place >= 0 ? h("a", { href: `#/turn/${encodeURIComponent(turn.id)}?step=${place + 1}`, onclick: (event) => { event.preventDefault(); pick(place); } }, `step ${place + 1}`) : null,
+      place >= 0 && pick ? h("a", { href: `#/turn/${encodeURIComponent(turn.id)}?step=${place + 1}`, onclick: (event) => { event.preventDefault(); pick(place); } }, `step ${place + 1}`) : null,
       finding.path ? h("code", { class: "dim inline" }, line(finding.path, 120)) : null,
       h("span", { class: "spring" }), CHANGED.has(finding.policy) && finding.step ? ask : null),
     evidence(finding.evidence), changes);
@@ -103,6 +104,7 @@ export function findings(main) {
   };
   const again = calmly(load, 700);
   const off = follow((event) => {
+    if (event.type === AGAIN) again();
     if (event.type === "finding") {
       again();
       tell(`New finding: ${event.data.policy} ${event.data.kind} in ${short(event.turn)}`);

@@ -1,6 +1,6 @@
 // A list of the newest, page by page, that keeps itself true while events come.
 
-import { calmly, follow, get } from "./api.js";
+import { AGAIN, calmly, follow, get } from "./api.js";
 import { h, put, tell } from "./dom.js";
 import { failed } from "./marks.js";
 
@@ -56,7 +56,7 @@ export function list(path, facts, table, { touches, empty, said }) {
 
   const again = calmly(() => { busy = busy.then(refresh); }, 500);
   const off = follow((event) => {
-    if (touches(event)) again();
+    if (event.type === AGAIN || touches(event)) again();
   });
   again();
   return {

@@ -37,7 +37,7 @@ function frame(width, high, y, x, steps, format) {
 /** Tokens per step: cached, newly cached, fresh; the line that they follow, and on. */
 export function tokens(turn, width, { chosen, onpick }) {
   const steps = turn.steps;
-  if (!steps.some((step) => step.usage.input_tokens)) return h("p", { class: "none" }, "No step has reported tokens yet.");
+  if (!steps.some((step) => step.usage.input_tokens)) return h("p", { class: "none" }, "No step has reported tokens.");
   const growth = turn.growth;
   const ahead = growth && growth.growth_per_step > 0 ? Math.min(20, Math.max(3, Math.round(steps.length / 2))) : 0;
   const columns = steps.length + ahead;
@@ -96,7 +96,7 @@ export function costs(turn, limits, width, { chosen, onpick }) {
   const steps = turn.steps;
   let sum = 0;
   const stairs = steps.map((step) => (sum += Number(step.cost_usd ?? 0)));
-  if (!sum) return h("p", { class: "none" }, "Nothing with a price yet.");
+  if (!sum) return h("p", { class: "none" }, "No step has a price.");
   const near = limits.filter((one) => one.room <= 4 * sum);
   const { high, x, y } = scale(Math.max(sum, ...near.map((one) => one.room)), width, steps.length);
   let path = `M${x(0)} ${y(0)}`;

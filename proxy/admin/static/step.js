@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { h, inert, line, put, quoted } from "./dom.js";
+import { findingOf } from "./findings.js";
 import { failed } from "./marks.js";
 import { count, duration, many, money, time } from "./words.js";
 
@@ -13,7 +14,8 @@ export function stepPanel(turn, step, place, events) {
   return h("section", { class: "sheet", "aria-label": `Step ${place + 1}` },
     h("header", {}, h("h2", {}, `What the model saw at step ${place + 1}`), h("span", { class: "dim" }, line(step.model ?? "", 60)),
       h("span", { class: "spring" }), (step.attempts ?? []).map((attempt, n) => downloads(step, attempt, n, step.attempts.length))),
-    seen, reply(step, events()));
+    step.findings.map((one) => turn.findings[one] && findingOf(turn.findings[one], turn, null)),
+    seen, reply(step, events));
 }
 
 function downloads(step, attempt, n, all) {

@@ -41,7 +41,7 @@ export function timeline(turn, width, { chosen, onpick, now }) {
   const rows = [];
   flatten(turn, 0, rows, turn.open ? now : null);
   const spans = rows.filter((row) => row.bars);
-  if (!spans.length) return h("p", { class: "none" }, "No step went out.");
+  if (!spans.length) return h("p", { class: "none" }, "No request of this turn went out.");
   const from = Math.min(...spans.map((row) => row.bars.began));
   const to = Math.min(Math.max(...spans.map((row) => row.bars.ended), from + 1), heard(spans, from));
   const right = Math.max(width - RIGHT, LEFT + 60);

@@ -1,9 +1,10 @@
 // One turn: figures, timeline, plots, findings, steps, and what the model saw at one of them.
 
-import { calmly, follow, get } from "./api.js";
+import { AGAIN, calmly, follow, get } from "./api.js";
 import { budgetBars, charged } from "./charges.js";
 import { h, line, put, tell } from "./dom.js";
 import { findingsOf } from "./findings.js";
+import { interventions } from "./interventions.js";
 import { cause, failed, labels, since } from "./marks.js";
 import { askStop } from "./orders.js";
 import { costs, tokens } from "./plots.js";
@@ -21,7 +22,7 @@ export function turn(main, facts, parts) {
   let counters = [];
   let picked = facts.step ? Number(facts.step) - 1 : null;
   let gone = false;
-  const places = Object.fromEntries(["figures", "time", "tokens", "cost", "findings", "steps", "step"].map((name) => [name, h("div")]));
+  const places = Object.fromEntries(["figures", "time", "tokens", "cost", "done", "findings", "steps", "step"].map((name) => [name, h("div")]));
   const name = h("span", { class: "mono" }, short(id));
   const beside = h("div", { class: "beside" });
   const title = h("div", { class: "head" }, h("h1", {}, "Turn ", name), beside);
@@ -31,6 +32,7 @@ export function turn(main, facts, parts) {
   const sheets = [
     sheet("Timeline", places.time, "", "body"),
     h("div", { class: "pair" }, sheet("Tokens per step", places.tokens, "", "body"), sheet("Cost", places.cost, "", "body")),
+    places.done,
     places.findings,
     sheet("Steps", places.steps, "pick one to see what the model saw"),
     places.step,
@@ -46,7 +48,7 @@ export function turn(main, facts, parts) {
 
   function showStep() {
     const step = now.steps[picked];
-    put(places.step, step ? stepPanel(now, step, picked, () => events) : null);
+    put(places.step, step ? stepPanel(now, step, picked, events) : null);
   }
 
   function draw() {
@@ -89,6 +91,7 @@ export function turn(main, facts, parts) {
       heading();
       draw();
       findingsShown();
+      if (more.length) put(places.done, interventions(now, events));
       if (first && picked !== null) showStep();
       if (ended) tell(`The turn has ended: ${now.cause}`);
       else if (grown > 0) tell(`Step ${now.steps.length}`);
@@ -107,7 +110,7 @@ export function turn(main, facts, parts) {
 
   const again = calmly(load, 400);
   const off = follow((event) => {
-    if (event.turn === id || event.turn === now?.id || (event.session === now?.session && now?.open)) again();
+    if (event.type === AGAIN || event.turn === id || event.turn === now?.id || (event.session === now?.session && now?.open)) again();
   });
   const beat = setInterval(() => { if (now?.open) draw(); }, 1000);
   const resized = calmly(() => { if (now) draw(); }, 150);
@@ -139,11 +142,17 @@ function figures(turn) {
     ["Steps", count(turn.steps.length), turn.threads ? `${many(turn.threads.length, "thread")} below` : null],
     ["Input", count(usage.input_tokens), `${share(usage.cache_read_tokens, usage.input_tokens)} cached`],
     ["Output", count(usage.output_tokens), usage.reasoning_tokens ? `${count(usage.reasoning_tokens)} thinking` : null],
-    ["Cost", money(turn.cost_usd, turn.cost_quality), turn.cost_quality],
+    ["Cost", money(turn.cost_usd, turn.cost_quality), turn.threads ? `${money(whole(turn), turn.cost_quality)} with what is below` : turn.cost_quality],
     ["Findings", count(turn.findings.length)],
   ];
   return h("section", { class: "sheet figures", "aria-label": "Figures" },
     cells.map(([what, value, beside]) => h("div", {}, h("div", { class: "what" }, what), h("div", { class: "value inline" }, value), beside ? h("div", { class: "beside" }, beside) : null)));
+}
+
+/** What a turn cost with the threads below it. */
+function whole(turn) {
+  const below = (turn.threads ?? []).flatMap((thread) => thread.turns);
+  return below.reduce((sum, one) => sum + Number(whole(one)), Number(turn.cost_usd ?? 0));
 }
 
 function stepsTable(picked, pick) {
