@@ -96,7 +96,9 @@ class _Answer(BaseHTTPRequestHandler):
         elif "completions" in self.path:
             self._json(200, _completion(number))
         else:
-            self._json(200, _message(number, self.headers.get("x-calls"), json.loads(body or b"{}")))
+            told = _message(number, self.headers.get("x-calls"), json.loads(body or b"{}"))
+            told["usage"]["output_tokens"] = int(self.headers.get("x-tokens", USAGE["output_tokens"]))
+            self._json(200, told)
 
     def _json(self, status: int, value: Any) -> None:
         data = json.dumps(value).encode()
@@ -336,6 +338,7 @@ def write_config(place: Path, model_url: str, settings: dict[str, Any]) -> Path:
     upstreams = {
         "anthropic": {"url": model_url, "api": "anthropic"},
         "openai": {"url": f"{model_url}/v1", "api": "openai"},
+        "nobody": {"url": "http://127.0.0.1:9", "api": "anthropic"},
     }
     given = {
         "listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "prices": PRICES,

@@ -45,7 +45,9 @@ def test_BUD_01_of_parallel_requests_only_those_that_fit_go_out(tmp_path: Path) 
         assert (counter["used"], counter["reserved"]) == ("0.03", "0")
 
 
-ENDINGS = ("plain", "stream", "cut", "reset", "400", "429", "500", "gone", "gone-streaming")
+ENDINGS = (
+    "plain", "stream", "cut", "reset", "400", "429", "500", "nobody", "refused", "gone", "gone-streaming",
+)  # fmt: skip
 
 
 def test_BUD_02_nothing_stays_held_however_exchanges_end(tmp_path: Path) -> None:
@@ -57,6 +59,7 @@ def test_BUD_02_nothing_stays_held_however_exchanges_end(tmp_path: Path) -> None
             "limits": {"spend_usd": 1000, "total_tokens": 10**9},
         },
         {"name": "turn", "scope": "turn", "limits": {"steps": 5, "spend_usd": 5}},
+        {"name": "dear", "scope": "step", "limits": {"output_tokens": 5_000}},
     ]
     chosen = random.Random(2).choices(ENDINGS, k=500)
     with kit.model() as model, kit.serve(tmp_path, model, budgets=budgets) as proxy:
@@ -70,10 +73,13 @@ def test_BUD_02_nothing_stays_held_however_exchanges_end(tmp_path: Path) -> None
 
 
 def _end(proxy: kit.Served, number: int, ending: str) -> None:
-    body = kit.request(f"question {number}", stream=ending in ("stream", "cut", "gone-streaming"))
+    streams = ending in ("stream", "cut", "gone-streaming")
+    body = kit.request(f"question {number}", stream=streams, max_tokens=9_000 if ending == "refused" else 100)
     if not ending.startswith("gone"):
+        path = "/nobody/v1/messages" if ending == "nobody" else "/v1/messages"
         try:
-            proxy.post("/v1/messages", body, x_ending=ending)
+            said = proxy.post(path, body, x_ending="plain" if ending in ("nobody", "refused") else ending)
+            assert said.status == {"nobody": 502, "refused": 402}.get(ending, said.status)
         except (OSError, kit.http.client.HTTPException):
             assert ending in ("cut", "reset")
         return
