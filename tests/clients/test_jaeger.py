@@ -21,8 +21,8 @@ import pytest
 from exporters.otel.ids import trace_of
 from tests.clients import task
 from tests.clients.house import Client, run_client, running_proxy
+from tests.clients.programs import CLAUDE, PROMPT, claude_code
 from tests.clients.scripted import ScriptedUpstream
-from tests.clients.test_agents import CLAUDE, claude_code
 from tests.clients.test_sdks import sdk
 
 pytestmark = pytest.mark.real
@@ -119,7 +119,7 @@ def claude_with_a_trace() -> Client:
     header = f"traceparent: 00-{PARENT}-b7ad6b7169203331-01"
     return Client(
         "claude_code",
-        claude_code,
+        lambda _home, _url: claude_code("-p", PROMPT),
         lambda url: CLAUDE | {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_CUSTOM_HEADERS": header},
         str.strip,
     )
