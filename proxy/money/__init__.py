@@ -3,7 +3,8 @@
 ``keyring`` and ``payers`` say who pays; ``bounds`` and ``demands`` how much a request could cost;
 ``purse`` reserves and settles one exchange, ``passbook`` keeps what is said about it, ``standing``
 adds up what policies see of the budgets, ``tally`` what metrics tell of them; ``treasury`` opens the
-ledger that the settings name, ``orders`` takes stop and topup; ``forecast`` says
-how long budgets last; ``unread`` bounds what nobody can read; ``deadlines`` tell when time is up.
+ledger that the settings name, ``orders`` takes stop and topup; ``forecast`` says how long budgets
+last; ``unread`` bounds what nobody can read; ``deadlines`` tell when time is up, ``storms`` when a
+refused request comes again.
 The ledgers themselves lie in ``proxy.stores``.
 """

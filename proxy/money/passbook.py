@@ -53,8 +53,11 @@ class Passbook:
         for balance in receipt.overruns:
             self._overran(balance, exchange, opened)
 
-    def refused(self, exchange: Exchange, opened: Opened, why: Terminal, kind: str) -> None:
-        """One log line and one event per scope and minute; a storm of refusals is only counted."""
+    def refused(self, exchange: Exchange, opened: Opened | None, why: Terminal, kind: str) -> None:
+        """One log line and one event per scope and minute; a storm of refusals is only counted.
+
+        ``opened``: None for a request that was not read again, since it repeats a refused one.
+        """
         scope = str(why.fields.get("budget") or why.fields.get("stopped") or why.code)
         key = (kind, why.code, scope, str(why.fields.get("scope", "")))
         now_ns = time.time_ns()
@@ -68,9 +71,14 @@ class Passbook:
         more = f" ({since} more since the last line)" if since else ""
         verb = {"deny": "refused", "message": "refused", "cut": "cut"}.get(kind, "would refuse")
         self._warn(f"{verb}: {why.message.removeprefix('Looptap: ')}{more}")
-        data = {**why.fields, "exchange": exchange.id, "number": exchange.number, "action": kind}
+        data: dict[str, Any] = {**why.fields, "action": kind}
+        if opened is not None:
+            data.update(exchange=exchange.id, number=exchange.number)
+        if since:
+            data["more"] = since
         self._sink.put(_record("budget/exhausted", now_ns, opened, data))
-        self.intervened(exchange, opened, kind, {"code": why.code, **why.fields})
+        if opened is not None:
+            self.intervened(exchange, opened, kind, {"code": why.code, **why.fields})
 
     def intervened(self, exchange: Exchange, opened: Opened, kind: str, more: Mapping[str, Any]) -> None:
         """Something was done to a request, or would have been."""

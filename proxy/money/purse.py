@@ -30,12 +30,13 @@ from proxy.money.demands import (
     streak_memory,
 )
 from proxy.money.passbook import Passbook
+from proxy.money.storms import Repeated, Storms
 from proxy.money.tally import Tally
 from proxy.money.unread import is_billable
 from proxy.ports import Dialect, Ledger, LedgerAway, Sink
 from proxy.pricing import Pricing, choices
 from proxy.tracking.placement import Placement
-from proxy.verdict import Claim, Demand, Grant, Refusal, Terminal
+from proxy.verdict import Claim, Demand, Grant, Refusal, Reply, Terminal
 from proxy.wire import guard as thinking
 
 PACE_S = 10.0
@@ -88,6 +89,7 @@ class Purse:
         self.prices = prices
         self.posture = posture
         self.book = Passbook(sink, warn)
+        self.storms = Storms()
         self._speaker = speaker
         self._remember = remember
         self._bounds = Bounds()
@@ -210,7 +212,9 @@ class Purse:
             if wait_s is not None and time.monotonic() + wait_s <= waited_until:
                 await asyncio.sleep(wait_s)
                 continue
-            self._refuse(exchange, opened, self.rules.refusal(why, now_ns=now_ns), why)
+            told = self.rules.refusal(why, now_ns=now_ns)
+            if self._refuse(exchange, opened, told, why) and told.retry_after_s is None:
+                self._note(exchange, opened, claims, names)
             return None
 
     def _only_observes(self, budget: str) -> bool:
@@ -232,6 +236,41 @@ class Purse:
         opened.refuse(why, reply, time.time_ns())
         self.book.refused(exchange, opened, why, why.kind)
         return True
+
+    def _note(
+        self, exchange: Exchange, opened: Opened, claims: Sequence[Claim], names: Sequence[str]
+    ) -> None:
+        """Know the request when it comes again."""
+        dialect, request = opened.dialect, opened.request
+        if dialect is not None and request is not None and not opened.out.coded:
+            self.storms.note(exchange, opened.out.plain, dialect, request, claims, names)
+
+    async def again(self, exchange: Exchange, body: bytes) -> Reply | None:
+        """The answer to a request that repeats a refused one, as long as it is refused."""
+        known = self.storms.find(exchange, body)
+        if known is None:
+            return None
+        why = await known.asked(self._still_refused)
+        if why is None:
+            self.storms.forget(known)
+            return None
+        self.tally.refused(why, acted=True)
+        self.book.refused(exchange, None, why, why.kind)
+        return known.dialect.refusal(known.request, why, exchange.id)
+
+    async def _still_refused(self, known: Repeated) -> Terminal | None:
+        """What the ledger says of it now; None: it may go out, or nobody can say."""
+        now_ns = time.time_ns()
+        claims, ttl_s = known.claims_now(now_ns), self.posture.ttl_s
+        try:
+            grant = await self.ledger.reserve(claims, ttl_s=ttl_s, now_ns=now_ns, names=known.names)
+            self.book.alerted(grant.alerts, None, None)
+            if grant.refusal is not None:
+                return self.rules.refusal(grant.refusal, now_ns=now_ns)
+            await self.ledger.release(grant, now_ns=time.time_ns())
+        except LedgerAway:
+            pass
+        return None
 
     def _observed(self, exchange: Exchange, opened: Opened, why: Terminal) -> None:
         self.tally.refused(why, acted=False)

@@ -166,6 +166,7 @@ class Treasury:
             self.purse.rules = budgets_of(settings)
             self.purse.posture = posture_of(settings)
             self.purse.prices = prices
+            self.purse.storms.clear()
         self._looked_s, self._seen = 0.0, ()
 
     async def look(self, shell: Shell, *, at_once: bool = False) -> None:
@@ -230,6 +231,7 @@ class Treasury:
         wanted = bool(self._settings.budgets or self._stops or self.keyring.has_virtual)
         self._core.reserves = wanted
         shell.admit = self.purse.admit if wanted and self.purse is not None else None
+        shell.again = self.purse.again if wanted and self.purse is not None else None
         shell.identify = self.identify
         shell.stand_in = self.keyring.stand_in if self.keyring.has_virtual else None
 

@@ -1,0 +1,137 @@
+"""The same refused request again and again: known by its bytes, so that it costs next to nothing.
+
+A client that repeats a refused request byte for byte gets the ledger's answer again, but it is not read,
+placed, judged and recorded again each time: the first few in a minute are, the rest is counted. The
+ledger itself is asked each time, so that a top-up, a stop or a new window holds for the very next
+request of every instance, and the numbers in the answer are those of the moment.
+
+The one invariant: what is remembered here never refuses anything by itself.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from proxy.model import Exchange, ModelRequest
+from proxy.ports import Dialect
+from proxy.verdict import Claim, Terminal
+
+RECORDED = 5
+"""Repetitions of one request that are recorded in a minute."""
+_MINUTE_NS = 60_000_000_000
+_MOST = 4_096
+_CHANGING = (
+    b"x-stainless-retry-count", b"x-stainless-read-timeout", b"traceparent", b"tracestate", b"x-request-id",
+    b"x-client-request-id", b"idempotency-key", b"x-amz-date", b"date", b"content-length", b"authorization",
+    b"x-api-key", b"api-key", b"x-goog-api-key",
+)  # fmt: skip
+"""Fields that are new in each repetition, or that stand for the key, which is looked at by itself."""
+
+
+@dataclass(slots=True)
+class Repeated:
+    """A request that was refused."""
+
+    claims: Sequence[Claim]
+    names: Sequence[str]
+    dialect: Dialect
+    request: ModelRequest
+    """Less its history: what the words of a refusal depend on."""
+    since_ns: int
+    told_ns: int
+    """When its claims were made: limits on time go on from there."""
+    count: int = 1
+
+    _asking: "asyncio.Task[Terminal | None] | None" = None
+    _next: "asyncio.Task[Terminal | None] | None" = None
+
+    async def asked(self, ask: "Ask") -> Terminal | None:
+        """Ask the ledger. Whoever waits when a question goes out shares its answer, nobody an older one."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._ask(ask, self._asking))
+        return await asyncio.shield(self._next)
+
+    async def _ask(self, ask: "Ask", before: "asyncio.Task[Terminal | None] | None") -> Terminal | None:
+        if before is not None:
+            await asyncio.wait({before})
+        self._asking, self._next = self._next, None
+        return await ask(self)
+
+    def claims_now(self, now_ns: int) -> list[Claim]:
+        """What it would have to have held by now."""
+        ran_ms = (now_ns - self.told_ns) // 1_000_000
+        return [
+            replace(claim, level=(claim.level or 0) + ran_ms) if claim.dimension == "wall_clock" else claim
+            for claim in self.claims
+        ]
+
+
+Ask = Callable[[Repeated], Awaitable[Terminal | None]]
+"""The ledger's word on a request: why it is refused, or None."""
+
+
+class Storms:
+    """The refused requests of the last minute. One per purse."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, Repeated] = OrderedDict()
+
+    def note(
+        self,
+        exchange: Exchange,
+        body: bytes,
+        dialect: Dialect,
+        request: ModelRequest,
+        claims: Sequence[Claim],
+        names: Sequence[str],
+    ) -> None:
+        """A request was refused."""
+        now_ns = time.time_ns()
+        mark = fingerprint(exchange, body)
+        known = self._known.get(mark)
+        if known is not None and now_ns - known.since_ns < _MINUTE_NS:
+            known.count += 1
+            known.claims, known.names, known.told_ns = claims, names, now_ns
+            return
+        bare = replace(request, messages=(), chain=(), system=(), tools=(), shared=0)
+        self._known[mark] = Repeated(claims, names, dialect, bare, now_ns, now_ns)
+        self._known.move_to_end(mark)
+        if len(self._known) > _MOST:
+            self._known.popitem(last=False)
+
+    def find(self, exchange: Exchange, body: bytes) -> Repeated | None:
+        """What is known of a request that was repeated often enough within the last minute."""
+        if not self._known:
+            return None
+        known = self._known.get(fingerprint(exchange, body))
+        if known is None or known.count < RECORDED or time.time_ns() - known.since_ns >= _MINUTE_NS:
+            return None
+        return known
+
+    def forget(self, known: Repeated) -> None:
+        """It is not refused any more."""
+        for mark, one in self._known.items():
+            if one is known:
+                del self._known[mark]
+                return
+
+    def clear(self) -> None:
+        """Other budgets or prices hold from now on."""
+        self._known.clear()
+
+
+def fingerprint(exchange: Exchange, body: bytes) -> bytes:
+    """Names a request by its bytes and by who pays; what differs in each repetition is left out."""
+    identity, upstream = exchange.identity, exchange.upstream
+    digest = blake2b(body, digest_size=16)
+    labels: Mapping[str, str] = identity.labels
+    words = [identity.key, identity.team, identity.org, *(f"{n}={labels[n]}" for n in sorted(labels))]
+    words += [upstream.name if upstream is not None else "", exchange.head.method, exchange.head.target]
+    digest.update("\0".join(words).encode("utf-8", "replace"))
+    for name, value in exchange.head.headers:
+        if name.lower() not in _CHANGING:
+            digest.update(b"\0%b:%b" % (name, value))
+    return digest.digest()
