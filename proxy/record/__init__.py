@@ -2,8 +2,8 @@
 
 ``RecordWriter`` writes batches (the outbox's thread calls it), ``Reader`` reads from any process,
 beside a running writer or without one. ``schema`` knows the file, ``events`` and ``bodies`` how
-things lie in it, ``summaries`` the rows behind the lists, ``retention`` what leaves, ``heads`` the
-tracker's snapshots.
+things lie in it, ``summaries`` the rows behind the ``lists``, ``names`` the ids, ``retention`` what
+leaves, ``heads`` the tracker's snapshots.
 
 The invariant: what was committed is read back byte for byte or reported as damaged, never
 silently different; and nothing here ever costs traffic.

@@ -13,15 +13,15 @@ from typing import Any
 
 import orjson
 
-from proxy.model import Record, rfc3339
+from proxy.model import Record
 from proxy.record import heads, schema
 from proxy.record.bodies import Bodies, BodyDamaged
 from proxy.record.events import MAX_RUN, decode, event_json, kinds_mask
 from proxy.record.exchanges import StoredExchange, unpack_headers
-from proxy.record.summaries import QUALITIES, TOKENS, money
+from proxy.record.lists import Lists, labels_of
+from proxy.record.names import Names
 
 _PAGE = 500
-_INT64 = (1 << 63) - 1
 _KINDS = {"ses": "session", "thr": "thread", "trn": "turn", "stp": "step", "exc": "exchange"}
 
 
@@ -48,10 +48,9 @@ class Reader:
         self.data_dir = data_dir
         self._connection = schema.open_reader(data_dir)
         self._lock = threading.RLock()
-        self._ids: dict[int, str] = {}
+        self._names = Names(self._connection)
+        self._lists = Lists(self._connection, self._names)
         self._bodies = Bodies(self._connection)
-        self._connection.create_function("has_label", 2, _has_label, deterministic=True)
-        self._connection.create_function("label_of", 2, _label_of, deterministic=True)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -89,10 +88,10 @@ class Reader:
         """The ids above an id, nearest first: of a step its turn, thread and session."""
         above: list[str] = []
         with self._lock:
-            no = self._parent(self._no(name))
-            while no is not None and (parent := self._id(no)) is not None:
+            no = self._names.parent(self._names.no(name))
+            while no is not None and (parent := self._names.id(no)) is not None:
                 above.append(parent)
-                no = self._parent(no)
+                no = self._names.parent(no)
         return above
 
     # -- events
@@ -172,7 +171,9 @@ class Reader:
 
     def _decoded(self, row: tuple[Any, ...]) -> Iterator[tuple[int, Record]]:
         seq, session, thread, turn, data = row
-        return enumerate(decode(data, self._id(session), self._id(thread), self._id(turn)), start=seq)
+        return enumerate(
+            decode(data, self._names.id(session), self._names.id(thread), self._names.id(turn)), start=seq
+        )
 
     def _where(
         self, session: str | None, thread: str | None, turn: str | None, step: str | None
@@ -184,8 +185,14 @@ class Reader:
         where: list[str] = []
         values: list[Any] = []
         with self._lock:
-            numbers = [("session", self._no(session), session), ("thread", self._no(thread), thread)]
-            numbers += [("turn", self._no(turn), turn), ("turn", self._parent(self._no(step)), step)]
+            numbers = [
+                ("session", self._names.no(session), session),
+                ("thread", self._names.no(thread), thread),
+            ]
+            numbers += [
+                ("turn", self._names.no(turn), turn),
+                ("turn", self._names.parent(self._names.no(step)), step),
+            ]
             for column, no, name in numbers:
                 if name is None:
                     continue
@@ -194,7 +201,7 @@ class Reader:
                 where.append(f"{column} = ?")
                 values.append(no)
                 for _ in range(("session", "thread", "turn").index(column)):
-                    no = self._parent(no)
+                    no = self._names.parent(no)
                 if column != "session" and no is not None:
                     where.append("session = ?")
                     values.append(no)
@@ -202,166 +209,20 @@ class Reader:
 
     # -- lists
 
-    def sessions(
-        self,
-        limit: int = 50,
-        *,
-        before: str | None = None,
-        agent: str | None = None,
-        key: str | None = None,
-        label: str | None = None,
-    ) -> list[dict[str, Any]]:
-        """Sessions, newest first, with the sums of their turns; ``before`` one for the next page."""
-        sums = ", ".join(f"sum(t.{name})" for name in (*TOKENS, "cost_pico"))
-        where, values = ["1"], list[Any]()
-        for condition, value in (("client = ?", agent), ("key = ?", key), ("has_label(labels, ?)", label)):
-            if value is not None:
-                where.append(condition)
-                values.append(value)
+    def sessions(self, limit: int = 50, **filters: str | None) -> list[dict[str, Any]]:
+        """Sessions, newest first, with the sums of their turns (``Lists.sessions`` names the filters)."""
         with self._lock:
-            if before is not None:
-                where.append("no < ?")
-                values.append(self._no(before) or 0)
-            rows = self._connection.execute(
-                f"""SELECT s.no, s.started_ns, s.client, s.key, s.team, s.org, s.labels, max(t.last_ns),
-                    count(t.no), sum(t.steps), sum(t.findings), max(t.quality),
-                    count(DISTINCT t.thread), {sums}
-                    FROM (SELECT * FROM sessions WHERE {" AND ".join(where)} ORDER BY no DESC LIMIT ?) s
-                    LEFT JOIN turns t ON t.session = s.no
-                    GROUP BY s.no ORDER BY s.no DESC""",
-                (*values, limit),
-            ).fetchall()
-            return [self._session_json(row) for row in rows]
+            return self._lists.sessions(limit, **filters)
 
-    def _session_json(self, row: tuple[Any, ...]) -> dict[str, Any]:
-        no, started, client, key, team, org, labels, last = row[:8]
-        turns, steps, findings, quality, threads = row[8:13]
-        return {
-            "id": self._id(no), "client": client or None, "key": key, "team": team, "org": org,
-            "labels": _labels(labels), "started_at": rfc3339(started), "ended_at": rfc3339(last or started),
-            "threads": threads, "turns": turns, "steps": steps or 0, "findings": findings or 0,
-            "usage": _usage(row[13:18]), "cost_usd": money(row[18], quality or 0),
-            "cost_quality": QUALITIES[quality or 0],
-        }  # fmt: skip
-
-    def turns(
-        self,
-        limit: int = 50,
-        *,
-        session: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        cause: str | None = None,
-        label: str | None = None,
-        key: str | None = None,
-        finding: str | None = None,
-        before: str | None = None,
-    ) -> list[dict[str, Any]]:
-        """Turns, newest first; ``before`` one for the next page.
-
-        ``cause`` may be ``open``; ``label`` is ``name`` or ``name=value``; ``finding`` is a policy,
-        ``policy/kind``, a severity, or ``any``.
-        """
-        where: list[str] = ["1"]
-        values: list[Any] = []
-        if agent is not None:
-            where.append("(h.agent = ? OR s.client = ?)")
-            values += [agent, agent]
-        if model is not None:
-            where.append("instr(t.models, ?)")
-            values.append(f"{model}\n")
-        if cause is not None:
-            where.append("t.ended_ns IS NULL" if cause == "open" else "t.cause = ?")
-            values += [] if cause == "open" else [cause]
-        if label is not None:
-            where.append("has_label(s.labels, ?)")
-            values.append(label)
-        if key is not None:
-            where.append("s.key = ?")
-            values.append(key)
+    def turns(self, limit: int = 50, **filters: str | None) -> list[dict[str, Any]]:
+        """Turns, newest first (``Lists.turns`` names the filters)."""
         with self._lock:
-            if finding is not None:
-                where.append("t.findings > 0")
-            if finding not in (None, "any"):
-                where.append("t.no IN (SELECT value FROM json_each(?))")
-                values.append(orjson.dumps(self._turns_with(str(finding))).decode())
-            if before is not None:
-                where.append("t.no < ?")
-                values.append(self._no(before) or 0)
-            if session is not None:
-                where.append("t.session = ?")
-                values.append(self._no(session))
-            rows = self._connection.execute(
-                f"""SELECT t.no, t.session, t.thread, t.place, t.started_ns, t.last_ns, t.ended_ns,
-                    t.cause, t.by, t.steps, t.findings, t.models, t.cost_pico, t.quality,
-                    h.kind, h.agent, s.client, s.labels, s.key, {", ".join(f"t.{name}" for name in TOKENS)}
-                    FROM turns t LEFT JOIN threads h ON h.no = t.thread
-                    LEFT JOIN sessions s ON s.no = t.session
-                    WHERE {" AND ".join(where)} ORDER BY t.no DESC LIMIT ?""",
-                (*values, limit),
-            ).fetchall()
-            return [self._turn_json(row) for row in rows]
-
-    def _turns_with(self, finding: str) -> list[int]:
-        """The turns, by number, that hold a finding of this policy, kind or severity."""
-        found: set[int] = set()
-        rows = self._connection.execute(
-            "SELECT turn, data FROM events WHERE kinds & ? AND turn IS NOT NULL", (kinds_mask(("finding",)),)
-        )
-        for no, data in rows:
-            if no not in found and any(
-                finding in (r.data.get("policy"), f"{r.data.get('policy')}/{r.data.get('kind')}",
-                            r.data.get("severity"))
-                for r in decode(data, None, None, None)
-                if r.type == "finding"
-            ):  # fmt: skip
-                found.add(no)
-        return sorted(found)
+            return self._lists.turns(limit, **filters)
 
     def spenders(self, by: str, since_ns: int = 0, limit: int = 20) -> list[dict[str, Any]]:
         """What turns cost by key, team, org, agent, model, session or ``label:NAME``, most first."""
-        column = {
-            "key": "s.key", "team": "s.team", "org": "s.org", "agent": "coalesce(h.agent, s.client)",
-            "model": "t.models", "session": "t.session",
-        }.get(by, "label_of(s.labels, ?)")  # fmt: skip
-        values = [by.removeprefix("label:")] if column.startswith("label_of") else []
         with self._lock:
-            rows = self._connection.execute(
-                f"""SELECT {column} AS name, count(*), sum(t.steps), sum(t.cost_pico), max(t.quality)
-                    FROM turns t LEFT JOIN threads h ON h.no = t.thread
-                    LEFT JOIN sessions s ON s.no = t.session WHERE t.started_ns >= ?
-                    GROUP BY name ORDER BY sum(t.cost_pico) DESC LIMIT ?""",
-                (*values, min(since_ns, _INT64), limit),
-            ).fetchall()
-            return [self._spender_json(by, row) for row in rows]
-
-    def _spender_json(self, by: str, row: tuple[Any, ...]) -> dict[str, Any]:
-        name, turns, steps, cost, quality = row
-        if by == "session":
-            name = self._id(name)
-        elif by == "model" and name:
-            name = ", ".join(name.split())
-        quality = quality or 0
-        return {
-            "name": name or None, "turns": turns, "steps": steps or 0,
-            "cost_usd": money(cost, min(quality, len(QUALITIES) - 2)), "cost_quality": QUALITIES[quality],
-        }  # fmt: skip
-
-    def _turn_json(self, row: tuple[Any, ...]) -> dict[str, Any]:
-        no, session, thread, place, started, last, ended = row[:7]
-        cause, by, steps, findings, models, cost, quality = row[7:14]
-        kind, agent, client, labels, key = row[14:19]
-        turn: dict[str, Any] = {
-            "id": self._id(no), "session": self._id(session), "thread": self._id(thread), "index": place,
-            "kind": kind, "agent": agent or client or None, "cause": cause, "open": ended is None,
-            "started_at": rfc3339(started), "ended_at": rfc3339(ended if ended is not None else last),
-            "models": [name for name in models.split("\n") if name], "steps": steps, "findings": findings,
-            "usage": _usage(row[19:]), "cost_usd": money(cost, quality), "cost_quality": QUALITIES[quality],
-            "key": key, "labels": _labels(labels),
-        }  # fmt: skip
-        if by is not None:
-            turn["by"] = by
-        return turn
+            return self._lists.spenders(by, since_ns, limit)
 
     # -- exchanges and bodies
 
@@ -443,65 +304,24 @@ class Reader:
         for column, name in (("thread", thread), ("turn", turn), ("step", step)):
             if name is not None:
                 where.append(f"{column} = ?")
-                values.append(self._no(name))
+                values.append(self._names.no(name))
         if turn is None and step is not None:
             where.append("turn = ?")
-            values.append(self._parent(self._no(step)))
+            values.append(self._names.parent(self._names.no(step)))
         owner = session
         if session is None and thread is not None and turn is None and step is None:
-            no = self._parent(self._no(thread))
-            owner = self._id(no)
+            no = self._names.parent(self._names.no(thread))
+            owner = self._names.id(no)
         if owner is not None:
             where.append("turn IN (SELECT no FROM turns WHERE session = ?)")
-            values.append(self._no(owner))
+            values.append(self._names.no(owner))
         return f"SELECT no FROM exchanges WHERE {' AND '.join(where)} ORDER BY time_ns, no", tuple(values)
 
     def _stored(self, row: tuple[Any, ...]) -> StoredExchange:
         values = list(row[1:])
-        values[2:6] = [self._id(no) for no in row[3:7]]
-        values[12], values[13], values[17] = unpack_headers(row[13]), _labels(row[14]), bool(row[18])
+        values[2:6] = [self._names.id(no) for no in row[3:7]]
+        values[12], values[13], values[17] = unpack_headers(row[13]), labels_of(row[14]), bool(row[18])
         values[22] = unpack_headers(row[23])
         if len(values) > 23:  # a record of before has no such column
             values[23] = tuple((at, length) for at, length in orjson.loads(row[24] or b"[]"))
         return StoredExchange(*values)
-
-    # -- names
-
-    def _id(self, no: int | None) -> str | None:
-        if no is None:
-            return None
-        name = self._ids.get(no)
-        if name is None:
-            row = self._connection.execute("SELECT id FROM names WHERE no = ?", (no,)).fetchone()
-            if row is None:
-                return None
-            name = self._ids[no] = row[0]
-        return name
-
-    def _no(self, name: str | None) -> int | None:
-        if name is None:
-            return None
-        row = self._connection.execute("SELECT no FROM names WHERE id = ?", (name,)).fetchone()
-        return row[0] if row is not None else None
-
-    def _parent(self, no: int | None) -> int | None:
-        row = self._connection.execute("SELECT parent FROM names WHERE no = ?", (no,)).fetchone()
-        return row[0] if row is not None else None
-
-
-def _labels(text: str | None) -> dict[str, str]:
-    return orjson.loads(text) if text else {}
-
-
-def _has_label(text: str | None, wanted: str) -> bool:
-    name, equals, value = wanted.partition("=")
-    labels = _labels(text)
-    return name in labels and (not equals or labels[name] == value)
-
-
-def _label_of(text: str | None, name: str) -> str | None:
-    return _labels(text).get(name)
-
-
-def _usage(values: Iterable[int | None]) -> dict[str, int]:
-    return {name: value for name, value in zip(TOKENS, values, strict=True) if value is not None}
