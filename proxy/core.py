@@ -47,6 +47,12 @@ from proxy.tracking.placement import Placement
 from proxy.tracking.threads import Step, Turn
 from proxy.verdict import Balance, Consequence, Edit, Finding, Reply, Severity, Terminal
 
+AT_ONCE = 16
+"""Chunks that are read in one go, where nobody waits for what they say: one by one, between the chunks of
+other streams, each costs twice as much."""
+LONG = 4_096
+"""Bytes of a chunk that is read at once, so that little waits unread."""
+
 
 class DialectTable(Protocol):
     """``dialects.match``: which dialect speaks on this route, None where none does."""
@@ -207,9 +213,9 @@ class Opened:
 
     __slots__ = (
         "_arrived_ns", "_captured", "_core", "_dialect", "_first_output_ns", "_kept", "_kept_bytes",
-        "_reading", "_received", "_reply", "_response", "_sent_ns", "_tap", "_waits", "_wishes", "ended_by",
-        "exchange", "fetches", "nudge", "on_cut", "out", "placement", "refusal", "request", "splice",
-        "tab", "unsaved", "warnings",
+        "_reading", "_received", "_reply", "_response", "_sent_ns", "_tap", "_unread", "_waits", "_wishes",
+        "ended_by", "exchange", "fetches", "nudge", "on_cut", "out", "placement", "refusal", "request",
+        "splice", "tab", "unsaved", "warnings",
     )  # fmt: skip
 
     def __init__(self, core: Core, exchange: Exchange, body: bytes | None) -> None:
@@ -244,6 +250,8 @@ class Opened:
         self._waits = False
         """Nothing has gone upstream yet (known only where the shell reserves first)."""
         self._tap: Tap | None = None
+        self._unread: list[tuple[bytes, int]] = []
+        """Chunks that the tap has not seen yet, and when they came."""
         self._reply: Outcome | None = None
         self._response: ResponseHead | None = None
         self._first_output_ns: int | None = None
@@ -558,11 +566,16 @@ class Opened:
             self._keep(data)
         if self._tap is None:
             return
-        events = self._tap.feed(data, now_ns)
-        if not events:
-            return
-        for event in events:
-            self._saw(event, now_ns)
+        self._unread.append((data, now_ns))
+        if len(self._unread) >= AT_ONCE or len(data) > LONG or self._core.chain.wants_deltas:
+            self._read_along(self._tap)
+
+    def _read_along(self, tap: Tap) -> None:
+        """Show the tap what has come since it looked last."""
+        unread, self._unread = self._unread, []
+        for data, now_ns in unread:
+            for event in tap.feed(data, now_ns):
+                self._saw(event, now_ns)
 
     def _keep(self, data: bytes) -> None:
         self._kept_bytes += len(data)
@@ -642,6 +655,7 @@ class Opened:
         tap = self._tap
         if tap is None:
             return Outcome()
+        self._read_along(tap)
         reply = tap.finish()
         if tap.fault is not None:
             self._core.on_fault("tap", tap.fault)
