@@ -35,6 +35,9 @@ _TELLING_PATTERN = re.compile("|".join(map(re.escape, _TELLING)), re.IGNORECASE)
 
 def plain_words(message: str) -> str:
     """A message without the fragments that clients would act upon."""
+    lower = message.lower()
+    if not any(fragment in lower for fragment in _TELLING):  # the pattern takes twenty times as long
+        return message
     return _TELLING_PATTERN.sub(lambda match: _TELLING[match[0].lower()], message)
 
 

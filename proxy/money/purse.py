@@ -256,7 +256,7 @@ class Purse:
             return None
         self.tally.refused(why, acted=True)
         self.book.refused(exchange, None, why, why.kind)
-        return known.dialect.refusal(known.request, why, exchange.id)
+        return known.worded(why, exchange.id)
 
     async def _still_refused(self, known: Repeated) -> Terminal | None:
         """What the ledger says of it now; None: it may go out, or nobody can say."""

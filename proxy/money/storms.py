@@ -17,12 +17,14 @@ from hashlib import blake2b
 
 from proxy.model import Exchange, ModelRequest
 from proxy.ports import Dialect
-from proxy.verdict import Claim, Terminal
+from proxy.verdict import Claim, Reply, Terminal
 
 RECORDED = 5
 """Repetitions of one request that are recorded in a minute."""
 _MINUTE_NS = 60_000_000_000
 _MOST = 4_096
+_NAME = "exc_once-more-the-same-00"
+"""Stands for an exchange's id in words that are used again."""
 _CHANGING = (
     b"x-stainless-retry-count", b"x-stainless-read-timeout", b"traceparent", b"tracestate", b"x-request-id",
     b"x-client-request-id", b"idempotency-key", b"x-amz-date", b"date", b"content-length", b"authorization",
@@ -47,6 +49,17 @@ class Repeated:
 
     _asking: "asyncio.Task[Terminal | None] | None" = None
     _next: "asyncio.Task[Terminal | None] | None" = None
+
+    _why: Terminal | None = None
+    _reply: Reply | None = None
+
+    def worded(self, why: Terminal, id: str) -> Reply:
+        """The refusal in the client's words; the same words but for the id as long as nothing changes."""
+        if self._reply is None or why != self._why:
+            self._why, self._reply = why, self.dialect.refusal(self.request, why, _NAME)
+        reply, place, name = self._reply, _NAME.encode(), id.encode()
+        headers = [(field, value.replace(place, name)) for field, value in reply.headers]
+        return Reply(reply.status, headers, reply.body.replace(place, name))
 
     async def asked(self, ask: "Ask") -> Terminal | None:
         """Ask the ledger. Whoever waits when a question goes out shares its answer, nobody an older one."""

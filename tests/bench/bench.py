@@ -2,6 +2,7 @@
 
 What is measured and how is said in ``kit/README.md``; ``--quick`` gives a rough picture in about two
 minutes. All figures are per core; ratios are taken within a round, so a slow minute slows all alike.
+A storm of refusals comes last (``refusals.py``).
 """
 
 import argparse
@@ -37,7 +38,11 @@ def main() -> int:
     require("gcc", "make", "nginx")
     build_kit()
     command = [sys.executable, str(KIT / "run.py"), "--targets", str(HERE / "targets.json"), "--quiet", "5"]
-    return subprocess.run([*command, *(QUICK if options.quick else []), *rest], check=False).returncode
+    done = subprocess.run([*command, *(QUICK if options.quick else []), *rest], check=False).returncode
+    if done or any(word.startswith("--scenarios") for word in rest):
+        return done
+    refusals = [sys.executable, "-m", "tests.bench.refusals", "--seconds", "1.5" if options.quick else "3"]
+    return subprocess.run(refusals, check=False).returncode
 
 
 if __name__ == "__main__":
