@@ -47,6 +47,8 @@ class Happening:
     exchange: str | None = None
     of_call: bool = False
     """It concerns the model call rather than the step."""
+    tool_calls: tuple[str, ...] = ()
+    """It concerns these tool calls, the newest last."""
 
 
 def decision(record: Record) -> Happening:
@@ -91,7 +93,15 @@ def _finding(record: Record) -> Happening:
         str(data.get("severity")),
         exchange=data.get("exchange"),
         of_call=policy in _OF_REPLY,
+        tool_calls=_calls(evidence),
     )
+
+
+def _calls(evidence: Mapping[str, Any]) -> tuple[str, ...]:
+    """The provider's ids of the tool calls that a finding is about."""
+    named = evidence.get("calls") or evidence.get("call") or ()
+    ids = [named] if isinstance(named, str) else named if isinstance(named, list | tuple) else ()
+    return tuple(id for id in ids if isinstance(id, str))
 
 
 def stronger(one: str | None, other: str) -> str:

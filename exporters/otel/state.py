@@ -8,6 +8,8 @@ from exporters.otel.content import Part
 from exporters.otel.draft import Draft
 from exporters.otel.events import Happening
 
+MOST_TOOLS = 256
+
 
 @dataclass(slots=True, eq=False)
 class Said:
@@ -76,9 +78,19 @@ class TurnState:
     """What its end told; None while it is open."""
     ends: int = 0
     """How often it has ended: an end may be taken back."""
+    tools: dict[str, Draft] = field(default_factory=dict)
+    """Its newest tool calls that may still be changed, by the provider's id."""
     asked: list[Part] = field(default_factory=list)
     answered: list[Part] = field(default_factory=list)
     last_ns: int = 0
+
+    def add_tool(self, call_id: str, tool: Draft) -> None:
+        """Remember a tool call, for what is found about it."""
+        self.tools[call_id] = tool
+        if len(self.tools) > MOST_TOOLS:
+            self.tools = {id: one for id, one in self.tools.items() if not one.sent}
+            while len(self.tools) > MOST_TOOLS:
+                del self.tools[next(iter(self.tools))]
 
     def add(self, attempt: Mapping[str, Any]) -> None:
         """Add a model call to what the turn sums up."""

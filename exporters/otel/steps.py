@@ -275,6 +275,8 @@ class Steps:
         for place, tool in (said.calls if said is not None else {}).items():
             if place not in step.tools:
                 step.tools[place] = tool
+                if isinstance(call_id := tool.attributes.get("gen_ai.tool.call.id"), str):
+                    turn.add_tool(call_id, tool)
                 turn.tool_calls += 1
 
     def _contents(
@@ -304,6 +306,11 @@ class Steps:
 
     def place(self, turn: TurnState, step: StepState, happening: Happening) -> None:
         """Put an event on the span that it concerns, or keep it until there is one."""
+        for call_id in reversed(happening.tool_calls):
+            tool = turn.tools.get(call_id)
+            if tool is not None and not tool.sent:
+                tell_on(tool, happening)
+                return
         chat = step.chats.get(happening.exchange or "")
         if not step.started or (happening.of_call and chat is None and not step.ended):
             if len(step.waiting) < MOST_WAITING:

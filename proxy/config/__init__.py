@@ -68,6 +68,7 @@ __all__ = [
     "policy_options",
     "reload",
     "schema",
+    "switched_on",
     "upstreams",
 ]
 

@@ -4,6 +4,7 @@ No key and no network: the model stands on loopback, and so does the proxy, on p
 own. Nothing is special about the proxy; it is the one that `serve` starts.
 """
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 from rich.text import Text
 
 from proxy import app
-from proxy.config import BUILT_IN, Settings
+from proxy.config import BUILT_IN, Settings, switched_on
 from proxy.demo import incident
 from proxy.demo.agents import AGENTS, Agent, play
 from proxy.demo.model import Stage
@@ -61,7 +62,10 @@ async def perform(data_dir: Path) -> Aftermath:
 
 
 def settings(model_url: str, data_dir: Path) -> Settings:
-    """The defaults, but for free ports, the scripted model, the place of the record and the caps."""
+    """The defaults, but for free ports, the scripted model, the place of the record and the caps.
+
+    Traces go out where the environment names a collector, as from ``serve``.
+    """
     upstreams = {
         name: BUILT_IN[name].model_copy(update={"url": model_url}) for name in ("anthropic", "openai")
     }
@@ -73,6 +77,7 @@ def settings(model_url: str, data_dir: Path) -> Settings:
             "upstreams": upstreams,
             "store": store,
             "budgets": incident.BUDGETS,
+            "exporters": {"otlp": {}} if switched_on(os.environ) else {},
         }
     )
 

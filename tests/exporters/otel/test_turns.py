@@ -82,6 +82,7 @@ def conversation() -> Play:
     )
     play.answer(play.ask(second), outcome="failed")
     again = play.ask(second)
+    finding(play, again, "tool_errors", "retries", tool="grep", calls=["toolu_2"])
     finding(play, again, "thinking", "dropped", blocks=1, quotes="secret thought")
     play.answer(again, said("fixed"))
     finding(play, again, "growth", "forecast", slope=3.5)
@@ -110,13 +111,20 @@ def test_a_turn_with_thinking_parallel_tools_an_error_a_retry_and_findings() -> 
     decision = "looptap.policy.decision"
     assert [(name, event["looptap.policy.rule"]) for name, event in again.events] == [(decision, "dropped")]
     assert [(name, event["looptap.policy.rule"]) for name, event in second.events] == [(decision, "forecast")]
+    assert [event["looptap.policy.rule"] for _, event in grep.events] == ["retries"]
     assert again.events[0][1]["looptap.evidence.blocks"] == 1
     assert "secret" not in repr(spans) + repr(log)
     assert (turn.attributes["looptap.turn.steps"], turn.attributes["looptap.turn.tool_calls"]) == (2, 2)
     chats = [span.attributes.get("gen_ai.usage.input_tokens", 0) for span in (asked, failed, again)]
     assert turn.attributes["looptap.turn.usage.input_tokens"] == sum(chats) == 20
     assert {span.attributes["gen_ai.conversation.id"] for span in trace} == {"s1"}
-    assert [one.name for one in log] == ["looptap.turn.started", decision, "looptap.turn.ended", decision]
+    assert [one.name for one in log] == [
+        "looptap.turn.started",
+        decision,
+        decision,
+        "looptap.turn.ended",
+        decision,
+    ]
 
 
 def test_the_same_records_give_the_same_ids_in_whatever_portions_they_come() -> None:
