@@ -10,7 +10,7 @@ import pytest
 
 from proxy.record import Reader
 from proxy.trees import Forest
-from tests.live.kit import Json, Upstream, until
+from tests.live.kit import Json, Respond, Upstream, until
 from tests.live.loops import NAMES, Dialect, Loop, Said
 from tests.live.test_restart import Model, Process, serving
 from tests.stores.ledger.kit import RedisServer
@@ -61,10 +61,12 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(place: Path, redis: RedisServer, size: int = 2, **more: Any) -> AsyncIterator[Fleet]:
+async def fleet(
+    place: Path, redis: RedisServer, size: int = 2, respond: Respond | None = None, **more: Any
+) -> AsyncIterator[Fleet]:
     redis.command("FLUSHALL")
     scripted = Model()
-    upstream = Upstream(scripted.respond)
+    upstream = Upstream(respond or scripted.respond)
     await upstream.start()
     configs = []
     for at in range(size):
