@@ -223,7 +223,8 @@ class Repeats(Policy):
             return Decision(memory=memory, terminal=terminal)
         answer = next((one for one in view.answers if one.tool in run.tools), None)
         finding = Finding(self.name, run.kind, "warning", self._evidence(view, run, answer, differs))
-        nudges = (_nudge(run, answer, detailed=level > 1),) if self.options.nudge else ()
+        reminds = self.options.nudge and run.count <= max((self._limit(run), *self.options.again))
+        nudges = (_nudge(run, answer, detailed=level > 1),) if reminds else ()
         return Decision((finding,), nudges, terminal, memory)
 
     def _evidence(self, view: View, run: Run, answer: Answer | None, differs: Any) -> dict[str, Any]:
