@@ -1,8 +1,9 @@
-"""`make bench`: nginx, a bare relay and Looptap with everything on, in one interleaved run.
+"""`make bench`: nginx, a bare relay and Looptap with everything on, in one interleaved run; then the caps.
 
 What is measured and how is said in ``kit/README.md``; ``--quick`` gives a rough picture in about two
 minutes. All figures are per core; ratios are taken within a round, so a slow minute slows all alike.
-A storm of refusals comes last (``refusals.py``).
+With options of the kit (``--scenarios …``) it measures just those; else follow a storm of refusals, the
+cost of holding a budget, how tight holds are, and the share of a cap that can be used.
 """
 
 import argparse
@@ -41,8 +42,22 @@ def main() -> int:
     done = subprocess.run([*command, *(QUICK if options.quick else []), *rest], check=False).returncode
     if done or any(word.startswith("--scenarios") for word in rest):
         return done
-    refusals = [sys.executable, "-m", "tests.bench.refusals", "--seconds", "1.5" if options.quick else "3"]
-    return subprocess.run(refusals, check=False).returncode
+    return caps(options.quick)
+
+
+def caps(quick: bool) -> int:
+    """What budgets cost, and what they leave."""
+    failed = 0
+    for name, more in (
+        ("refusals", ["--seconds", "1.5" if quick else "3"]),
+        ("ledger", ["--rounds", "500"] if quick else []),
+        ("holds", []),
+        ("share", []),
+    ):
+        print(f"\n{name}", flush=True)
+        command = [sys.executable, "-m", f"tests.bench.{name}", *more]
+        failed |= subprocess.run(command, cwd=HERE.parents[1], check=False).returncode
+    return failed
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What holding a budget costs: one reserve and one settle of four claims, for each ledger.
 
-    python tests/bench/ledger.py [--rounds 5000] [--at-once 32]
+    python -m tests.bench.ledger [--rounds 5000] [--at-once 32]
 
 ``loop`` is CPU of the event loop's thread, which relays traffic meanwhile; ``process`` is CPU of
 all threads; ``wall`` is how long one caller waits when it is alone. Redis needs redis-server.
