@@ -77,7 +77,7 @@ class Draft:
         """In the SDK's form. Status is never OK: the absence of an error is what is known."""
         parent = _context(self.trace, self.parent, self.remote) if self.parent is not None else None
         return ReadableSpan(
-            self.name,
+            str(clean(self.name)),
             context=_context(self.trace, self.id),
             parent=parent,
             resource=resource,

@@ -361,3 +361,26 @@ def test_what_another_instance_tells_is_not_told_again() -> None:
     assert sorted(span.name.split()[0] for span in here) == ["agent_step", "chat", "execute_tool"]
     assert sorted(span.name.split()[0] for span in there) == ["agent_step", "chat", "invoke_agent"]
     forest([*here, *there])
+
+
+def test_content_is_cut_and_says_so() -> None:
+    play = Play()
+    play.tracker.content_chars = 8_000
+    items = [call(f"toolu_{number}", "bash", "x" * 9_000) for number in range(30)]
+    play.step(request(user("y" * 20_000)), *items)
+    (chat,) = named(told(play.records, Style(lens=Lens(True))), "chat")
+    assert 8_000 < len(chat.attributes["gen_ai.input.messages"]) < 8_200
+    assert 100_000 < len(chat.attributes["gen_ai.output.messages"]) < 140_000
+    assert chat.attributes["looptap.content.truncated"] is True
+
+
+def test_odd_values_are_sent_as_text_and_lose_nothing_else() -> None:
+    play = Play()
+    at = play.ask(request(user("go"), model="m\ud800"))
+    play.answer(at, call("toolu_1", "b\udfffsh"), said("done"))
+    finding(play, at, "growth", "forecast", tokens=2**70, words="\ud800", many=list(range(100)), none=None)
+    spans = told(play.records)
+    forest(spans)
+    (event,) = [event for span in spans for _, event in span.events]
+    assert event["looptap.evidence.tokens"] == str(2**70)
+    assert len(event["looptap.evidence.many"]) == 20
