@@ -33,7 +33,7 @@ from proxy.money.orders import Operator
 from proxy.money.treasury import Treasury, standing_of
 from proxy.outbox import Limits, Outbox
 from proxy.ports import Exporter, Reading, Spread
-from proxy.pricing import Pricing
+from proxy.pricing import Pricing, warm
 from proxy.reading.library import Library
 from proxy.record import Keep, RecordAway, RecordWriter
 from proxy.server import Server
@@ -47,7 +47,7 @@ from proxy.wire.upstream import UpstreamPool
 GRACE_S = 30.0
 """How long a stream may go on after the proxy was asked to stop."""
 _PULSE_S = 0.25
-_HEADS = (12, 8)
+_HEADS = (4, 8)
 """Thread heads put away in one pulse, the newest first: so many times so many. In between, chunks pass."""
 _GC = (50_000, 10, 20)
 """An exchange leaves hundreds of small objects that live on for hours in the tracker. Python's own
@@ -194,6 +194,7 @@ class _Parts:
         if self.commons is not None:
             self.server.shell.look, self.server.shell.share = self.commons.look, self.commons.share
             self.core.on_closed = self.commons.closed
+        warm(upstreams(self.settings), self._started_ns)
         await self.treasury.start(self.server.shell)
         listen, admin_address = self.settings.listen, self.settings.admin
         host, port = await self.server.start(listen.host, listen.port)

@@ -22,7 +22,7 @@ from proxy.pricing.cards import FEES, PriceTable, RateCard, build
 from proxy.pricing.library import card_for
 from proxy.pricing.terms import Said, said
 
-__all__ = ["Pricing", "RateCard", "choices", "output_bound", "upper_bound", "usd_text"]
+__all__ = ["Pricing", "RateCard", "choices", "output_bound", "upper_bound", "usd_text", "warm"]
 
 UNPRICED = Cost(None, "unpriced")
 FREE = Cost(Decimal(0), "measured")
@@ -144,6 +144,12 @@ class Pricing:
             if only in (None, upstream.name) and pattern.match(name):
                 return card
         return None
+
+
+def warm(upstreams: Sequence[Upstream], at_ns: int) -> None:
+    """Load the public list, and what it knows of these upstreams, before a reply waits for it."""
+    for upstream in upstreams:
+        card_for(upstream, "", said({}, {}), at_ns)
 
 
 def upper_bound(request: ModelRequest, card: RateCard, input_tokens_bound: int) -> Decimal:
