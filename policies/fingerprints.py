@@ -8,7 +8,7 @@ Pure and bounded: of a long result the head and the tail are masked, the middle 
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -22,10 +22,10 @@ _LABELS = (
     r"p?pid|pgid|process(?:\s+group)?\s+(?:id|pgid)|chunk\s*id|session\s+id|shell\s*id|port"
     r"|(?:request|trace|span|run|job|task|call)[\s_-]*id"
 )
-_PREFIXES = (
-    r"call|toolu|msg|req|resp|run|task|sess|session|exec|job|chatcmpl|thread|tmp|temp|build|evt|event"
-    r"|pod|trace"
-)
+_PREFIXES = frozenset({
+    "call", "toolu", "msg", "req", "resp", "run", "task", "sess", "session", "exec", "job", "chatcmpl",
+    "thread", "tmp", "temp", "build", "evt", "event", "pod", "trace",
+})  # fmt: skip
 _VALUE = r"(?:[0-9][\w-]*|[a-f][0-9a-f]{5,}|[\w-]*\d[\w-]*)"
 
 
@@ -36,12 +36,22 @@ class _Rule:
     pattern: re.Pattern[str]
     mark: str
     needs: tuple[str, ...] = ()
+    when: Callable[[str], object] | None = None
+    """What else must hold of the words that are found: cheaper than asking at each letter."""
+
+    def put(self, text: str) -> str:
+        """The text with the mark in place of all that is found."""
+        if self.when is None:
+            return self.pattern.sub(self.mark, text)
+        return self.pattern.sub(lambda m: self.mark if self.when(m.group()) else m.group(), text)  # type: ignore[misc]
 
 
 def _rule(pattern: str, mark: str, *needs: str, flags: int = re.IGNORECASE) -> _Rule:
     return _Rule(re.compile(pattern, flags), mark, needs)
 
 
+_DIGIT = re.compile(r"[a-f]*\d").match
+_RANDOM = re.compile(r"(?=[a-z0-9]*[A-Z])(?=[A-Z0-9]*[a-z])(?:[A-Za-z]*\d+[A-Za-z]){3}")
 _RULES = (
     _rule(
         r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?(?:Z|UTC|[+-]\d\d:?\d\d))?", "<time>", ":"
@@ -61,18 +71,18 @@ _RULES = (
     _rule(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<id>", "-"),
     _rule(rf"\b(?=[pcsrtj])((?:{_LABELS})\W{{0,3}}){_VALUE}", r"\1<id>", "id", "port"),
     _rule(r"\b0x[0-9a-f]{4,16}\b", "<hex>", "0x"),
-    _rule(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,128}\b", "<hex>", flags=0),
-    _rule(rf"\b(?:{_PREFIXES})[_-](?=[a-z0-9]*\d)[a-z0-9]{{6,64}}\b", "<id>", "_", "-"),
-    _rule(
-        r"\b(?=[a-z0-9]*[A-Z])(?=[A-Z0-9]*[a-z])(?=(?:[A-Za-z]*\d+[A-Za-z]){3})[A-Za-z0-9]{16,64}\b", "<id>",
-        flags=0,
+    _Rule(re.compile(r"\b[0-9a-f]{7,128}\b"), "<hex>", (), lambda word: _DIGIT(word) and not word.isdigit()),
+    _Rule(
+        re.compile(r"\b[a-z]{3,8}[_-](?=[a-z0-9]*\d)[a-z0-9]{6,64}\b", re.IGNORECASE), "<id>", ("_", "-"),
+        lambda words: re.split("[_-]", words.lower(), maxsplit=1)[0] in _PREFIXES,
     ),
+    _Rule(re.compile(r"\b[A-Za-z0-9]{16,64}\b"), "<id>", (), lambda word: _RANDOM.match(word) is not None),
     _rule(
         r"(?:/private)?(?:/tmp|/var/tmp|/var/folders|/dev/shm)/[^\s'\":;,)\]]*", "<temp>",
         "/tmp/", "/folders/", "/shm/",
     ),
     _rule(r"[A-Z]:\\[^\s'\"]*\\Te?mp\\[^\s'\":;,)\]]*", "<temp>", "\\"),
-    _rule(r"\b(localhost|127\.0\.0\.1|0\.0\.0\.0):\d{2,5}\b", r"\1:<port>", ":"),
+    _rule(r"\b(localhost|127\.0\.0\.1|0\.0\.0\.0):\d{2,5}\b", r"\1:<port>", "localhost:", "0.1:", "0.0:"),
 )  # fmt: skip
 """What a run of the same thing changes by itself. First match first, each over what is left."""
 
@@ -125,6 +135,12 @@ _WAITING = re.compile(
     r"|timed? ?out waiting|wait(?:ing)? for|eta\b|remaining|try again (?:later|in))\b",
     re.IGNORECASE,
 )
+_WAITS = (
+    "running", "pending", "queued", "waiting", "building", "progress", "ready", "finished", "complete",
+    "done", "available", "output", "wait", "eta", "remaining", "later", "again in", "provisioning",
+    "creating", "starting", "podinitializing",
+)  # fmt: skip
+"""What no text lacks that ``_WAITING`` finds something in: most results are passed by at once."""
 _SLEEPS = re.compile(r"\b(?:sleep|timeout|wait)\b[\s(\"':]*\d|\bwatch\s+-n|\btail\s+-f", re.IGNORECASE)
 
 
@@ -156,7 +172,7 @@ def _masked(text: str) -> str:
     small = block.lower()
     for rule in _RULES:
         if not rule.needs or any(need in small for need in rule.needs):
-            block = rule.pattern.sub(rule.mark, block)
+            block = rule.put(block)
     return text.strip() if block == before else "\n".join((block, *steady)).strip()
 
 
@@ -203,7 +219,10 @@ def declined(text: str) -> bool:
 
 def waiting(arguments: str, result: str) -> bool:
     """Whether a call waits for something that goes on elsewhere: equal answers are no loop yet."""
-    return _WAITING.search(result[:2_000]) is not None or _SLEEPS.search(arguments[:400]) is not None
+    told = result[:2_000]
+    small = told.lower()
+    waits = any(word in small for word in _WAITS) and _WAITING.search(told) is not None
+    return waits or _SLEEPS.search(arguments[:400]) is not None
 
 
 def call_name(tool: str, arguments: str, ignored: Collection[str]) -> str:

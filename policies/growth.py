@@ -9,7 +9,7 @@ Forecasts are estimates and are told as such: ``info``, and ``warning`` only nea
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
@@ -70,6 +70,10 @@ class Line:
     nano: int | None = 0
     """What the turn cost; None once a part of it is not known."""
     told: list[str] = field(default_factory=list)
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
     def add(self, tokens: int) -> None:
         """One more step that read so many tokens."""
@@ -150,7 +154,7 @@ class Growth(Policy):
         if line.n >= self.options.least:
             for balance in view.balances.values():
                 findings += self._budget(line, balance, held_on_top(view, line, balance.dimension))
-        return Decision(tuple(findings), memory=asdict(line))
+        return Decision(tuple(findings), memory=line.dump())
 
     def _fit(self, line: Line) -> Iterator[Finding]:
         times, rest = divmod(line.steps, self.options.fit_at) if self.options.fit_at else (0, 0)

@@ -4,7 +4,7 @@ Values and comparisons; what a difference is called is ``thinking``'s.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,26 @@ class Reply:
     @property
     def fine(self) -> bool:
         return all(state == "ok" for state in self.states)
+
+
+# -- what can be said of a packed reply
+
+
+def units_of(value: Sequence[Any]) -> int:
+    """How many units it holds."""
+    return len(value[9])
+
+
+def proofs_of(value: Sequence[Any]) -> Iterator[str]:
+    """Fingerprints of all its units."""
+    for unit in value[9]:
+        yield from unit[0]
+
+
+def settled(value: Sequence[Any], known: int) -> bool:
+    """Whether it came back well, and stands in the first ``known`` messages."""
+    place = value[14]
+    return 0 < place[1] <= known and all(state == "ok" for state in value[12])
 
 
 def remembered(view: View, request: ModelRequest, reply: Outcome) -> Reply | None:

@@ -18,7 +18,19 @@ from typing import Any
 
 from policies.base import NOTHING, Policy
 from policies.proofs import Piece, pieces, tells
-from policies.replies import Reply, followed, in_order, mode, next_present, paired, remembered, source
+from policies.replies import (
+    Reply,
+    followed,
+    in_order,
+    mode,
+    next_present,
+    paired,
+    proofs_of,
+    remembered,
+    settled,
+    source,
+    units_of,
+)
 from policies.thinking_rules import GLM, GLM_KEEPS, OK, OMITTED, Generation, Verdict, generation
 from policies.thinking_words import NAME, Judged, finding, terminal
 from policies.transcript import (
@@ -49,10 +61,26 @@ class _Request:
     rules: Generation
     known: int
     """Leading messages that are unchanged since the previous request was judged."""
-    replies: list[Reply]
+    packed: Sequence[Sequence[Any]]
+    """The replies as they are remembered, oldest first."""
+    opened: dict[int, Reply] = field(default_factory=dict)
+    """Those of them that are looked at, by their number."""
     read: dict[tuple[int, int], list[Piece]] = field(default_factory=dict)
     _turn: int | None = None
-    _summed_up: int | None = None
+
+    @property
+    def replies(self) -> list[Reply]:
+        """All of them, unpacked."""
+        return [self.reply(number) for number in range(len(self.packed))]
+
+    @property
+    def looked_at(self) -> list[Reply]:
+        """Those that something may be said of, oldest first."""
+        return [self.opened[number] for number in sorted(self.opened)]
+
+    def reply(self, number: int) -> Reply:
+        found = self.opened.get(number)
+        return found if found is not None else Reply.unpack(self.packed[number])
 
     def pieces(self, place: tuple[int, int]) -> list[Piece]:
         found = self.read.get(place)
@@ -71,20 +99,13 @@ class _Request:
             self._turn = _turn_start(self.request)
         return self._turn
 
-    @property
-    def summed_up(self) -> int:
-        """Behind the newest summary block of the provider's: what stands before is not read."""
-        if self._summed_up is None:
-            messages = self.request.messages
-            self._summed_up = next(
-                (
-                    index
-                    for index in range(len(messages) - 1, -1, -1)
-                    if any(item.kind == "compaction" for item in messages[index].items)
-                ),
-                -1,
-            )
-        return self._summed_up
+    def summed_up_behind(self, message: int) -> bool:
+        """Whether a summary block of the provider's follows a message: what stands before is not read."""
+        return any(
+            item.kind == "compaction"
+            for later in self.request.messages[message + 1 :]
+            for item in later.items
+        )
 
 
 class Thinking(Policy):
@@ -106,14 +127,16 @@ class Thinking(Policy):
             return Decision(
                 memory={**view.memory, "counts": {"not_applicable": len(packed)}, "predicted": []}
             )
-        known = common(view.previous, request)
-        replies = [Reply.unpack(value) for value in packed]
-        asked = _Request(view, request, rules, known, replies)
+        asked = _Request(view, request, rules, common(view.previous, request), packed)
         findings: list[Finding] = []
         counts: Counter[str] = Counter()
         hard: list[Judged] = []
         strays = self._locate(asked)
-        for reply in replies:
+        for number, value in enumerate(packed):
+            reply = asked.opened.get(number)
+            if reply is None:
+                counts["ok"] += units_of(value)
+                continue
             judged = self._judge(asked, reply, strays)
             for index, one in enumerate(judged):
                 kind, consequence = one.verdict
@@ -126,23 +149,41 @@ class Thinking(Policy):
                 reply.states[index] = state
         predicted = sorted({one.verdict[0] for one in hard})
         memory = {
-            "replies": [reply.pack() for reply in replies],
+            "replies": [
+                asked.opened[number].pack() if number in asked.opened else value
+                for number, value in enumerate(packed)
+            ],
             "counts": dict(counts),
             "predicted": predicted,
         }
         return Decision(findings=tuple(findings), terminal=terminal(hard[0]) if hard else None, memory=memory)
 
     def _locate(self, asked: _Request) -> dict[str, Piece]:
-        """Find where each reply stands; answer units that stand where they were not born."""
+        """Find where each reply stands; answer units that stand where they were not born.
+
+        A reply that came back well, in the part that did not change, stays packed: nothing is new in it,
+        unless one of its units stands in the new part, too.
+        """
+        start = _run_start(asked.request, asked.known)
+        fresh = list(runs(asked.request.messages, start))
+        new = {
+            proof
+            for run in fresh
+            for piece in asked.pieces(run)
+            if piece.unit is not None and not piece.sentinel
+            for proof in piece.unit.proofs
+        }
+        for number, value in enumerate(asked.packed):
+            if not settled(value, start) or not new.isdisjoint(proofs_of(value)):
+                asked.opened[number] = Reply.unpack(value)
         owners: dict[str, list[Reply]] = {}
-        for reply in asked.replies:
+        for reply in asked.looked_at:
             for unit in reply.units:
                 for proof in unit.proofs:
                     owners.setdefault(proof, []).append(reply)
-        fresh = list(runs(asked.request.messages, _run_start(asked.request, asked.known)))
         taken: dict[tuple[int, int], list[Reply]] = {}
         lost: list[Reply] = []
-        for reply in reversed(asked.replies):
+        for reply in reversed(asked.looked_at):
             place = self._at_home(asked, reply)
             if place is None:
                 lost.append(reply)
@@ -209,7 +250,10 @@ class Thinking(Policy):
             return [Judged("", (silent, None), "", 0)] * len(reply.units)
         here = asked.pieces(reply.place)
         owned = {
-            proof for other in asked.replies if other is not reply for u in other.units for proof in u.proofs
+            proof
+            for number, value in enumerate(asked.packed)
+            if asked.opened.get(number) is not reply
+            for proof in proofs_of(value)
         }
         pairs, likes = paired(asked.request, reply, here, owned)
         judged: list[Judged] = []
@@ -302,16 +346,19 @@ class Thinking(Policy):
         findings = (said,) if said is not None else ()
         if attempt.outcome != "complete":
             return Decision(findings=findings)
-        replies = [list(value) for value in view.memory.get("replies", ()) if value[0] != view.step]
-        for value in replies:
-            left_out = [i for i, state in enumerate(value[12]) if state.partition(":")[0] in _LEFT_OUT]
-            value[13] = left_out
+        replies = [_answered(value) for value in view.memory.get("replies", ()) if value[0] != view.step]
         fresh = remembered(view, request, reply)
         if fresh is not None:
             replies.append(fresh.pack())
         if not replies:
             return Decision(findings=findings)
         return Decision(findings=findings, memory={**view.memory, "replies": replies[-_MOST_REPLIES:]})
+
+
+def _answered(value: Sequence[Any]) -> Sequence[Any]:
+    """A remembered reply, now that a request has gone well without some of its units, or with all of them."""
+    left_out = [i for i, state in enumerate(value[12]) if state.partition(":")[0] in _LEFT_OUT]
+    return value if left_out == value[13] else [*value[:13], left_out, *value[14:]]
 
 
 _CARRIERS = frozenset({"text", "thinking", "part"})
@@ -353,7 +400,7 @@ def _lawful(asked: _Request, reply: Reply) -> Any:
         wanted = mode(request)
         if wanted == "disabled" or (not wanted and not reply.by_default):
             return "legally_omitted"
-    if reply.place[0] < asked.summed_up:
+    if asked.summed_up_behind(reply.place[0]):
         return "legally_omitted"
     return None
 

@@ -2,8 +2,9 @@
 
 What is measured and how is said in ``kit/README.md``; ``--quick`` gives a rough picture in about two
 minutes. All figures are per core; ratios are taken within a round, so a slow minute slows all alike.
-With options of the kit (``--scenarios …``) it measures just those; else follow a storm of refusals, the
-cost of holding a budget, how tight holds are, and the share of a cap that can be used.
+With options of the kit (``--scenarios …``) it measures just those; else follow what judging takes by the
+length of a history (``judge.py``), a storm of refusals, the cost of holding a budget, how tight holds are,
+and the share of a cap that can be used.
 """
 
 import argparse
@@ -12,6 +13,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.bench import judge
 
 HERE = Path(__file__).parent
 KIT = HERE / "kit"
@@ -42,6 +45,7 @@ def main() -> int:
     done = subprocess.run([*command, *(QUICK if options.quick else []), *rest], check=False).returncode
     if done or any(word.startswith("--scenarios") for word in rest):
         return done
+    judge.report()
     return caps(options.quick)
 
 

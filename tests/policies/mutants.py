@@ -121,8 +121,13 @@ def _anthropic(rows: list[dict[str, Any]], most: int) -> Iterator[Mutant]:
 def _main_thread(rows: list[dict[str, Any]], line: int, spots: list[Spot]) -> bool:
     """Several threads may share made-up signatures; only those that are told apart are changed."""
     proofs = [spot.value["signature"] for spot in spots]
-    tools = body_of(rows[line]).get("tools")
-    return len(set(proofs)) == len(proofs) and bool(tools)
+    once = len(set(proofs)) == len(proofs) and all(times(rows, line, proof) < 2 for proof in proofs)
+    return once and bool(body_of(rows[line]).get("tools"))
+
+
+def times(rows: list[dict[str, Any]], line: int, proof: str) -> int:
+    """In how many replies a proof was issued."""
+    return sum(json.dumps(proof)[1:-1] in (row.get("response_body") or "") for row in rows[:line])
 
 
 def live(body: dict[str, Any], spot: Spot) -> bool:

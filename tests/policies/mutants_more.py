@@ -23,6 +23,7 @@ from tests.policies.mutants import (
     issued,
     live,
     rows_of,
+    times,
     went_on,
 )
 
@@ -80,13 +81,8 @@ def _spots(rows: list[dict[str, Any]], line: int, kind: str, proof: str) -> list
         if block.get("type") == kind and block.get(proof) and issued(rows, line, block[proof])
     ]  # fmt: skip
     proofs = {spot.value[proof] for spot in found}
-    several = any(_times(rows, line, told) > 1 for told in proofs)
+    several = any(times(rows, line, told) > 1 for told in proofs)
     return found if len(proofs) == len(found) and not several else []  # made-up ones nobody tells apart
-
-
-def _times(rows: list[dict[str, Any]], line: int, proof: str) -> int:
-    """In how many replies a proof was issued."""
-    return sum(json.dumps(proof)[1:-1] in (row.get("response_body") or "") for row in rows[:line])
 
 
 def _blocks(rows: list[dict[str, Any]], line: int) -> Iterator[Mutant]:
