@@ -11,6 +11,7 @@ written to it has left, unless it is meant to be seen broken.
 
 import asyncio
 import contextlib
+import os
 import select
 import socket
 import struct
@@ -38,6 +39,8 @@ except ImportError:  # where it does not install, asyncio's own loop does the sa
 
 SWEEP_S = 0.5
 CLOSING_TURNS = 100
+LAST_CALL_S = 1.0
+"""How long a connection without a request may still bring one while the server stops."""
 ABRUPT = struct.pack("ii", 1, 0)
 """SO_LINGER that makes close() send a reset."""
 PEER_LEFT = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
@@ -116,9 +119,9 @@ class Server:
 
     async def stop(self, grace_s: float) -> None:
         """Stop accepting, close what is idle, let exchanges end for ``grace_s``, then cut them."""
-        self.shell.pulse.stopping = True
         if self._listener is not None:
-            self._listener.close()
+            await self._close_listener(self._listener)
+        self.shell.pulse.stopping = True
         for connection in list(self._connections):
             connection.retire()
         if self._connections:
@@ -138,6 +141,24 @@ class Server:
                 break
             await asyncio.sleep(0.01)
 
+    async def _close_listener(self, listener: asyncio.Server) -> None:
+        """Take what the kernel has accepted for us, then refuse: a mere close would reset those."""
+        sockets = [socket.socket(fileno=os.dup(one.fileno())) for one in listener.sockets]
+        for one in sockets:
+            one.setblocking(False)
+        await asyncio.sleep(0)  # asyncio loses what it has accepted and not yet begun with
+        listener.close()
+        for one in sockets:
+            with contextlib.suppress(OSError):  # nobody waits any more, or nothing can be taken
+                while True:
+                    await self._take(one.accept()[0])
+            one.close()
+        await asyncio.sleep(0)  # the last ones taken are made connections in the next turn
+
+    async def _take(self, client: socket.socket) -> None:
+        client.setblocking(False)
+        await self.shell.pulse.loop.connect_accepted_socket(lambda: ClientConnection(self), client)
+
     @property
     def counters(self) -> WireCounters:
         shell = self.shell
@@ -156,7 +177,7 @@ class Server:
 
     def accept(self, connection: "ClientConnection") -> bool:
         """Take a new connection, unless there are too many."""
-        if len(self._connections) >= self.shell.limits.max_connections or self.shell.pulse.stopping:
+        if len(self._connections) >= self.shell.limits.max_connections:
             self._rejected += 1
             return False
         self._connections.add(connection)
@@ -289,9 +310,11 @@ class ClientConnection(asyncio.Protocol):
         """Take this connection's requests, one after the other."""
         while True:
             while not self._queue:
-                if self._reader.deaf or self._shell.pulse.stopping:
+                if self._reader.deaf:
                     self.finish()
                     return
+                if self._shell.pulse.stopping:
+                    self.retire()
                 self._idle_since = self._shell.pulse.now
                 self._waiter = self._shell.pulse.loop.create_future()
                 await self._waiter
@@ -383,9 +406,24 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def retire(self) -> None:
-        """The server stops: go at once when idle, else after the exchange in progress."""
-        if self._exchange is None and not self._queue:
+        """The server stops: go at once when idle, else after the exchange in progress.
+
+        A request on its way is an exchange to be: on a new connection it has a moment to come.
+        """
+        if self._exchange is not None or self._queue or self._reader.head_since:
+            return
+        self._idle_since = self._shell.pulse.loop.time()
+        if self._task is not None and not self._has_unread():
             self.finish()
+
+    def _has_unread(self) -> bool:
+        """Whether bytes have come that the loop has not read yet."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if sock is None:
+            return False
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def cut(self) -> "list[asyncio.Task[None]]":
         """The server's patience is over; the tasks that still have to come to their end."""
@@ -416,8 +454,11 @@ class ClientConnection(asyncio.Protocol):
             self._exchange.sweep(now)
             if reader.body_since and not self._held and now - reader.body_since > self._body_patience():
                 reader.fail(BadRequest(408, "the rest of the request did not come"))
-        elif not self._queue and now - self._idle_since > limits.idle_s:
+        elif not self._queue and now - self._idle_since > self._idle_patience():
             self.finish()
+
+    def _idle_patience(self) -> float:
+        return LAST_CALL_S if self._shell.pulse.stopping else self._shell.limits.idle_s
 
     def _body_patience(self) -> float:
         answered = self._exchange is not None and self._exchange.is_answered

@@ -79,3 +79,73 @@ def test_bodies_and_connects_in_progress_are_cut_too(any_proxy: Proxy, upstream:
         any_proxy.call(any_proxy.server.stop(0))
         assert any_proxy.server.counters.open_exchanges == 0
         assert any_proxy.server.counters.buffered_bytes == 0
+
+
+def test_requests_that_only_the_kernel_has_taken_are_answered(
+    any_proxy: Proxy, upstream: RawUpstream
+) -> None:
+    """The loop is busy while clients connect and ask; then it is told to stop, before it saw any of them."""
+    held, go = threading.Event(), threading.Event()
+
+    def busy() -> None:
+        held.set()
+        assert go.wait(5)
+
+    any_proxy.loop.call_soon_threadsafe(busy)
+    assert held.wait(5)
+    clients = [any_proxy.connect() for _ in range(5)]
+    for client in clients:
+        client.send(request(MODEL, b"{}"))
+    stopping = threading.Thread(target=lambda: any_proxy.call(any_proxy.server.stop(5)), daemon=True)
+    stopping.start()
+    assert eventually(lambda: stopping.is_alive())
+    go.set()
+    answers = [client.response() for client in clients]
+    assert [answer is not None and answer.start.split()[1] for answer in answers] == [b"200"] * 5
+    stopping.join(5)
+    assert not stopping.is_alive()
+    for client in clients:
+        client.sock.close()
+
+
+def test_a_kept_connection_on_which_the_next_request_lies_unread_is_served_once_more(
+    any_proxy: Proxy, upstream: RawUpstream
+) -> None:
+    held, go = threading.Event(), threading.Event()
+
+    def busy() -> None:
+        held.set()
+        assert go.wait(5)
+
+    client = any_proxy.connect()
+    with contextlib.closing(client.sock):
+        client.send(request(MODEL, b"{}"))
+        assert client.response() is not None
+        any_proxy.loop.call_soon_threadsafe(busy)
+        assert held.wait(5)
+        client.send(request(MODEL, b"{}"))
+        stopping = threading.Thread(target=lambda: any_proxy.call(any_proxy.server.stop(5)), daemon=True)
+        stopping.start()
+        go.set()
+        answer = client.response()
+        assert answer is not None
+        assert client.rest() == b""
+        stopping.join(5)
+        assert not stopping.is_alive()
+
+
+def test_a_request_of_which_only_a_part_has_come_is_waited_for(
+    any_proxy: Proxy, upstream: RawUpstream
+) -> None:
+    whole = request(MODEL, b"{}")
+    client = any_proxy.connect()
+    with contextlib.closing(client.sock):
+        client.send(whole[:20])
+        assert eventually(lambda: any_proxy.server.counters.open_connections == 1)
+        stopping = threading.Thread(target=lambda: any_proxy.call(any_proxy.server.stop(5)), daemon=True)
+        stopping.start()
+        assert eventually(lambda: any_proxy.server.shell.pulse.stopping)
+        client.send(whole[20:])
+        assert client.response() is not None
+        stopping.join(5)
+        assert not stopping.is_alive()
