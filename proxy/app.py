@@ -322,6 +322,7 @@ class _Parts:
             "record": readings.away or "ok",
             "says": list(explain(self.settings)),
         }
+            "ledger": self.treasury.trouble or "ok",
 
     def _figures(self) -> Iterator[Reading | Spread]:
         """The process as it stands, for ``/metrics``."""

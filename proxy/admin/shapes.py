@@ -44,7 +44,7 @@ TEXT: Json = {"type": "string"}
 BYTES: Json = {"type": "string", "contentMediaType": "application/octet-stream"}
 ERROR = _object(error=_TEXT)
 HEALTH = _object(status={"const": "ok"})
-READY = _object({"record": _TEXT, "says": many(_TEXT)}, ready=_FLAG)
+READY = _object({"record": _TEXT, "ledger": _TEXT, "says": many(_TEXT)}, ready=_FLAG)
 
 _USAGE: Json = {"type": "object", "additionalProperties": _WHOLE}
 _LABELS: Json = {"type": "object", "additionalProperties": _TEXT}

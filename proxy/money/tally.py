@@ -79,7 +79,6 @@ class Tally:
             "ledger_errors_total", "Operations that the ledger did not answer.",
             [(row, float(count)) for row, count in self._troubles.items()], ("operation",),
         )  # fmt: skip
-        yield Reading("ledger_away", "1 while the ledger does not answer.", [((), float(self.away))])
         for name, text in (
             ("limit", "Where a budget ends, with what was topped up. Money in USD, times in seconds."),
             ("used", "What was spent of a budget, in the unit of its limit."),

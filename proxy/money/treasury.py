@@ -252,9 +252,22 @@ class Treasury:
         self._count_s = now_s + max(_COUNT_EVERY_S, took_s * _COUNT_REST)
 
     def readings(self) -> Iterable[Reading]:
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be held at the moment, or None; also None where nothing is to be held."""
+        if self._shared is not None:
+            return self._shared.trouble
+        away = self.purse is not None and self.purse.tally.away
+        return "it does not answer" if away else None
+
         """Figures for ``/metrics``; none while there is nothing to hold."""
         self._asked_s = time.monotonic()
-        return self.purse.tally.readings() if self.purse is not None else ()
+        if self.purse is None:
+            return ()
+        return (
+            *self.purse.tally.readings(),
+            Reading("ledger_away", "1 while nothing can be held.", [((), float(self.trouble is not None))]),
+        )
 
 
 def _stamps(path: Path) -> tuple[int, ...]:

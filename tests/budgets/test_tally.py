@@ -68,6 +68,6 @@ def test_refusals_and_the_ledgers_troubles_are_counted() -> None:
         ("cap", "looptap_step_limit", "true"): 1, ("cap", "looptap_step_limit", "false"): 1,
     }  # fmt: skip
     assert rows(tally, "ledger_errors_total") == {("reserve",): 1}
-    assert rows(tally, "ledger_away") == {(): 1}
+    assert tally.away
     tally.answered()
-    assert rows(tally, "ledger_away") == {(): 0}
+    assert not tally.away
