@@ -47,6 +47,7 @@ class Reading:
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
         self._catalog: Catalog = parts.catalog
+        self._reporting = asyncio.Lock()
 
     def routes(self) -> list[Route]:
         """The table of these routes."""
@@ -169,7 +170,8 @@ class Reading:
 
     async def report(self, request: web.Request) -> web.Response:
         since_ns = _since_ns(_SECONDS.read(request.query))
-        return json(await asyncio.to_thread(self._catalog.report, since_ns))
+        async with self._reporting:  # it takes long: whoever else asks waits here and in no thread
+            return json(await asyncio.to_thread(self._catalog.report, since_ns))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         return await follow(request, self._catalog)

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from proxy import demo
 from tests.admin import kit as written
 from tests.budgets import kit
+from tests.budgets.test_operator import admin
 from tests.dashboard.browser import Page, browser, chromium
 
 pytestmark = [
@@ -106,6 +108,31 @@ async def test_every_view_shows_what_it_is_for(proxy: kit.Served, page: Page) ->
     assert [url for url in page.requests if not url.startswith((proxy.admin, "data:"))] == []
 
 
+async def test_the_demo_can_be_read(tmp_path: Path, page: Page) -> None:
+    await demo.perform(tmp_path / "data")
+    with kit.model() as model, kit.serve(tmp_path, model) as proxy:
+        await open_at(page, proxy)
+        await page.until(f"{ROWS} >= 20")
+        agents: dict[str, str] = await page.run(
+            "Object.fromEntries([...document.querySelectorAll('tr[data-go]')]"
+            ".map(r => [r.cells[3].innerText.trim(), r.dataset.go]))"
+        )
+        assert len(agents) >= 7
+        for agent, address in agents.items():
+            await page.run(f"location.hash = {address!r}")
+            await page.until(f"document.querySelector('.figures')?.innerText.includes({agent!r})")
+            await page.run("document.querySelector('[aria-label=Steps] tbody tr:last-child')?.click()")
+            await page.run("document.querySelectorAll('.finding button').forEach(b => b.click())")
+            if agent == "demo-forgetful":
+                await page.until("document.querySelector('.change .minus')?.innerText.includes('settings')")
+            await page.until(f"!{TEXT}.includes('Loading')")
+            await page.shoot(agent)
+        await view(page, "reports")
+        await page.until("document.querySelectorAll('.plot').length >= 8")
+        await page.shoot("reports-demo")
+        await page.go("about:blank")
+
+
 async def test_a_running_turn_grows(proxy: kit.Served, page: Page) -> None:
     await open_at(page, proxy)
     await page.until(f"{TEXT}.includes('No turn yet')")
@@ -186,8 +213,6 @@ async def test_orders_are_asked_twice_and_written_down(proxy: kit.Served, page: 
 
 
 def _alerts(proxy: kit.Served) -> Any:
-    from tests.budgets.test_operator import admin
-
     return admin(proxy, "/api/v1/alerts")[1]
 
 
