@@ -4,7 +4,6 @@ that it may not write to, its own health check, and its stop signal.
 Absolute paths of the image stand for directories of a fresh place, its two ports for free ones.
 """
 
-import asyncio
 import json
 import os
 import re
@@ -25,8 +24,6 @@ from typing import Any
 
 import pytest
 
-from proxy import app
-from proxy.config import load
 from tests.deploy.kit import DEPLOY, ROOT, Stage, dockerfile
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
@@ -225,30 +222,3 @@ def test_nothing_that_only_building_needs_is_left_in_it(image: Image) -> None:
     }
     assert {"proxy", "policies", "exporters", "redis"} <= there
     assert not {"pip", "setuptools", "pytest", "mypy"} & there
-
-
-async def test_the_composed_agents_work_through_it(tmp_path: Path) -> None:
-    model = free_port()
-    told = json.dumps({
-        "listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "store": {"path": str(tmp_path / "data")},
-        "upstreams": {
-            "anthropic": {"url": f"http://127.0.0.1:{model}", "api": "anthropic"},
-            "openai": {"url": f"http://127.0.0.1:{model}/v1", "api": "openai"},
-        },
-    })  # fmt: skip
-    (tmp_path / "looptap.yaml").write_text(told)
-    running = await app.start(load(tmp_path / "looptap.yaml", environ={}))
-    try:
-        environment = {
-            **os.environ, "PYTHONPATH": str(ROOT), "LOOPTAP_URL": running.data_url,
-            "ROUNDS": "1", "REST_S": "0", "MODEL_HOST": "127.0.0.1", "MODEL_PORT": str(model),
-        }  # fmt: skip
-        agents = await asyncio.create_subprocess_exec(
-            sys.executable, DEPLOY / "compose" / "agents.py", env=environment
-        )
-        assert await asyncio.wait_for(agents.wait(), 120) == 0
-        await running.flush()
-        figures = running.parts.metrics.render()
-        assert 'looptap_turns_total{cause="completed"}' in figures
-    finally:
-        await running.stop(0)
