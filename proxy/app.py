@@ -320,9 +320,9 @@ class _Parts:
         return not stopping, {
             "ready": not stopping,
             "record": readings.away or "ok",
+            "ledger": self.treasury.trouble or "ok",
             "says": list(explain(self.settings)),
         }
-            "ledger": self.treasury.trouble or "ok",
 
     def _figures(self) -> Iterator[Reading | Spread]:
         """The process as it stands, for ``/metrics``."""
