@@ -17,9 +17,10 @@ export function charged(turn, events, counters) {
   }
   return [...found.values()].map((one) => {
     const live = counters.find((other) => other.name === one.name && other.subject === one.subject && other.dimension === one.dimension);
-    const room = live ? Math.max(0, Number(live.limit) - Number(live.used)) + one.charged : null;
+    // What the others left of the limit: where this turn's own cost meets it.
+    const room = live ? Math.max(0, Number(live.limit) - (Number(live.used) - one.charged)) : null;
     return { ...one, live, room };
-  });
+  }).filter((one) => one.charged > 0 || (one.live && Number(one.live.used) >= 0.5 * Number(one.live.limit)));
 }
 
 /** A bar: what was used by others and by this turn, what is held, of the limit. */

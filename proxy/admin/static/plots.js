@@ -108,6 +108,6 @@ export function costs(turn, limits, width, { chosen, onpick }) {
     s("g", { "pointer-events": "none" }, s("path", { class: "curve", d: path }),
       near.map((one) => [
         s("line", { class: "limit", x1: LEFT, x2: width - RIGHT, y1: y(one.room), y2: y(one.room) }),
-        s("text", { class: "limit-text", x: LEFT + 4, y: y(one.room) - 4 }, `budget ${one.name} ends at ${money(one.room)}`),
+        s("text", { class: "limit-text", x: LEFT + 4, y: y(one.room) - 4 }, `limit of ${one.name}${one.room < Number(one.live.limit) ? ", less what others used" : ""}: ${money(one.room)}`),
       ])));
 }

@@ -81,7 +81,7 @@ export function timeline(turn, width, { chosen, onpick, now }) {
   }
   const label = `Timeline of ${turn.steps.length} steps over ${duration(to - from)}; the table of steps says the same in words`;
   return h("div", {},
-    s("svg", { class: "plot", width, height: y + 4, viewBox: `0 0 ${width} ${y + 4}`, role: "img", "aria-label": label }, axis(from, to, x, y, right), drawn),
+    h("div", { class: "tall", tabindex: y > 460 ? "0" : null }, s("svg", { class: "plot", width, height: y + 4, viewBox: `0 0 ${width} ${y + 4}`, role: "img", "aria-label": label }, axis(from, to, x, y, right), drawn)),
     h("div", { class: "legend" }, [["wait", "waiting"], ["stream", "streaming"], ["tool", "tools"], ["failed", "failed"]].map(([kind, word]) => h("span", {}, h("i", { class: kind }), word))));
 }
 

@@ -54,7 +54,9 @@ export function turn(main, facts, parts) {
   function draw() {
     const width = Math.max(320, places.time.clientWidth || 900);
     const half = Math.max(280, places.tokens.clientWidth || width / 2);
+    const scrolled = places.time.querySelector(".tall")?.scrollTop ?? 0;
     put(places.time, timeline(now, width, { chosen: picked, onpick: pick, now: Date.now() }));
+    if (scrolled) places.time.querySelector(".tall").scrollTop = scrolled;
     put(places.tokens, tokens(now, half, { chosen: picked, onpick: pick }));
     const charges = charged(now, events, counters);
     put(places.cost, costs(now, charges.filter((one) => one.dimension === "spend_usd" && one.room !== null), half, { chosen: picked, onpick: pick }), budgetBars(charges));
