@@ -49,7 +49,7 @@ from proxy.tracking.heads import agreed_in, head, kept_steps, revive
 from proxy.tracking.likeness import opening, reply_text
 from proxy.tracking.lookups import known_threads, lacks_reply, names_of_request, names_of_thread
 from proxy.tracking.merging import absorb
-from proxy.tracking.nudges import Placed, at_the_end, may_begin, standing
+from proxy.tracking.nudges import Placed, at_the_end, may_begin, same_place, standing
 from proxy.tracking.placement import Placement
 from proxy.tracking.placing import (
     Match,
@@ -356,6 +356,8 @@ class Tracker:
         if placement.attempt > 0 or not may_begin(thread, request, there):
             return None
         nudge = at_the_end(request, placement.step_state.ask, policy, carrier)
+        if any(same_place(nudge, one) for one in thread.nudges):
+            return None  # there was one that no model read
         thread.nudges = [*thread.nudges, nudge]
         self._nudged = True
         return len(request.messages) - 1, nudge
@@ -363,7 +365,7 @@ class Tracker:
     def withdraw(self, placement: Placement, nudge: Nudge) -> None:
         """Forget a nudge that no model has read."""
         thread = placement.thread_state
-        thread.nudges = [replace(n, withdrawn=True) if n is nudge else n for n in thread.nudges]
+        thread.nudges = [replace(n, withdrawn=True) if same_place(n, nudge) else n for n in thread.nudges]
         self._changed[thread.id] = thread
 
     def end_nudging(self, placement: Placement) -> None:
@@ -511,6 +513,21 @@ class Tracker:
                 if thread.turn is not None and thread.turn.open:
                     self._watch(thread.turn, thread.turn.last_ns + self.idle_after_ns)
         return count
+
+    def is_stranger(self, exchange: Exchange, request: ModelRequest, now_ns: int) -> bool:
+        """Whether a request would begin a conversation that nothing ties to anything known here."""
+        hints = request.hints
+        if hints.session or hints.kind or exchange.identity.labels.get("session") or asks_to_compact(request):
+            return False
+        if request.held is not None or any(message.role == "assistant" for message in request.messages):
+            return False
+        scope = self.shelf.scopes.get(exchange.identity.scope)
+        if scope is None:
+            return True
+        if is_side_call(scope, request) or served_by(scope, request, now_ns) is not None:
+            return False
+        match = search(scope, request, ask_of(scope, request), now_ns)
+        return match.relation == "new" and task_of(scope, request) is None
 
     # -- heads that instances share
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,20 @@ from policies.repeats import Repeats, RepeatsOptions
 from policies.thinking import Thinking
 from proxy.chain import Chain, Link, Mode
 from proxy.core import Opened
-from proxy.model import Exchange, Head, Record, ResponseHead, Upstream
+from proxy.model import (
+    Carrier,
+    Exchange,
+    Head,
+    Message,
+    ModelRequest,
+    Nudge,
+    Record,
+    ResponseHead,
+    Upstream,
+)
 from proxy.ports import View
 from proxy.replay import Replay
+from proxy.tracking.nudges import at_the_end, joined, standing
 from proxy.verdict import Action, Decision, Edit, Terminal
 
 UPSTREAM = Upstream("anthropic", "https://models.test", "anthropic", "anthropic")
@@ -307,6 +319,53 @@ def test_a_nudge_that_is_stored_goes_out() -> None:
     opened.keep(stage.now_ns, safe=True)
     assert nudges(opened) == [(1, "mind step 0")]
     assert stage.interventions == ["nudge"]
+
+
+def test_where_no_content_is_kept_a_nudge_quotes_none() -> None:
+    stage = Stage(Repeats())
+    stage.core.settings = replace(stage.core.settings, quotes=False)
+    for _ in range(6):
+        opened = stage.step()
+    (_, short), (_, long) = nudges(opened)
+    assert short.startswith(NOTE)
+    assert "5 times" in long
+    assert "ls" not in long
+    assert "quotes" not in stage.events("intervention")[0]
+
+
+# -- what stands where
+
+CARRIER = Carrier(b"{}")
+
+
+def request(*names: bytes, held: str | None = None) -> ModelRequest:
+    messages = tuple(Message("user", ()) for _ in names)
+    return ModelRequest("openai_responses", "chat", "m", False, messages, names, held=held)
+
+
+def test_a_nudge_is_found_by_the_history_that_it_follows() -> None:
+    nudge = at_the_end(request(b"a", b"b", b"b"), b"ask", "p", CARRIER)
+    assert (nudge.after, nudge.beyond) == (b"b", 1)
+    assert standing([nudge], request(b"a", b"b", b"b", b"c"), b"") == [(2, nudge)]
+    assert standing([nudge], request(b"x", b"a", b"b", b"b"), b"") == [(3, nudge)]
+    assert standing([nudge], request(b"a", b"b", b"c"), b"") == []
+    assert standing([nudge], request(b"a"), b"") == []
+    assert standing([replace(nudge, withdrawn=True)], request(b"a", b"b", b"b"), b"") == []
+
+
+def test_where_the_provider_keeps_the_history_a_nudge_stands_in_its_own_request_alone() -> None:
+    nudge = at_the_end(request(b"a", held="resp_1"), b"ask 1", "p", CARRIER)
+    assert standing([nudge], request(b"a", held="resp_1"), b"ask 1") == [(0, nudge)]
+    assert standing([nudge], request(b"a", held="resp_2"), b"ask 2") == []
+
+
+def test_instances_agree_on_what_stands_and_on_what_was_withdrawn() -> None:
+    one, two = (Nudge("p", name, 0, CARRIER) for name in (b"a", b"b"))
+    gone = replace(one, withdrawn=True)
+    assert joined([one], [one, two]) == [one, two]
+    assert joined([gone], [one]) == joined([one], [gone]) == [gone]
+    other = replace(one, carrier=Carrier(b"[]"))
+    assert joined([one], [other]) == [other]
 
 
 # -- what the provider holds against it

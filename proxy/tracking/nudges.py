@@ -64,6 +64,11 @@ def may_begin(thread: Thread, request: ModelRequest, there: Sequence[Placed]) ->
     )
 
 
+def same_place(one: Nudge, other: Nudge) -> bool:
+    """Whether two nudges follow the same history."""
+    return (one.after, one.beyond) == (other.after, other.beyond)
+
+
 def joined(mine: Sequence[Nudge], theirs: Sequence[Nudge]) -> list[Nudge]:
     """What two instances know of one thread; a place that both filled is as the other has it."""
     found = {(nudge.after, nudge.beyond): nudge for nudge in mine}
