@@ -36,7 +36,7 @@ _SERVED = ("service_tier", "speed", "inference_geo")
 class _Block:
     """One content block on its way."""
 
-    __slots__ = ("arguments", "item", "raw", "signature", "size", "text")
+    __slots__ = ("arguments", "item", "joined", "raw", "signature", "size", "text")
 
     def __init__(self, raw: dict[str, Any]) -> None:
         self.raw = raw
@@ -48,6 +48,9 @@ class _Block:
         self.arguments: list[str] = []
         self.size = 0
         self.signature: str | None = None
+        """The newest that was told: the official clients assign it."""
+        self.joined = ""
+        """All that was told, one behind the other: what others send back where a gateway cut it up."""
         self.item: Item | None = None
         """Set when the block has come to its end."""
 
@@ -174,6 +177,7 @@ class AnthropicDecoder:
             piece = delta.get("signature")
             if isinstance(piece, str):
                 block.signature = piece
+                block.joined += piece if len(block.joined) + len(piece) <= _MAX_ARGUMENTS else ""
             return
         else:
             _grow_otherwise(block, delta)
@@ -235,6 +239,7 @@ def _item(index: int, block: _Block) -> Item:
             block.text.text(),
             form="thinking",
             signature=signature if isinstance(signature, str) and signature else None,
+            variants=(block.joined,) if block.joined and block.joined != signature else (),
             at=at,
         )
     if block.arguments:

@@ -382,7 +382,7 @@ def test_events_tell_of_first_output_items_and_usage() -> None:
     assert tuple(event.item for event in events if event.kind == "item") == found.items
 
 
-def test_THK_02_a_signature_is_assigned_not_appended() -> None:
+def test_THK_02_a_signature_is_assigned_and_the_joined_one_is_kept_beside() -> None:
     block = {"type": "thinking", "thinking": "", "signature": "whole"}
     stream = b"".join(frames(reply([block]))).replace(
         b'"delta":{"type":"signature_delta","signature":"whole"}',
@@ -390,7 +390,8 @@ def test_THK_02_a_signature_is_assigned_not_appended() -> None:
         b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
         b'"delta":{"type":"signature_delta","signature":"whole"}',
     )
-    assert decode(stream)[1].items[0].signature == "whole"
+    (item,) = decode(stream)[1].items
+    assert (item.signature, item.variants) == ("whole", ("partwhole",))
 
 
 def test_a_reply_that_breaks_off_keeps_its_text_and_no_half_call() -> None:

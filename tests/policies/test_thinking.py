@@ -87,6 +87,39 @@ def test_THK_07_truncated_or_changed(block: dict[str, Any], kind: str | None, tm
     assert found == ([(1, kind, "hard", AT + "[0]")] if kind else [])
 
 
+def test_THK_02_a_signature_that_came_in_two_deltas_is_missed_when_it_does_not_come_back(
+    tmp_path: Path,
+) -> None:
+    signed = {**A, "thinking": "I think."}
+
+    def delta(index: int, **told: str) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": index, "delta": told}
+
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"id": "msg_1", "role": "assistant", "model": "m", "usage": {}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}},
+        delta(0, type="thinking_delta", thinking="I think."),
+        delta(0, type="signature_delta", signature=signed["signature"][:7]),
+        delta(0, type="signature_delta", signature=signed["signature"][7:]),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": {**use("1"), "input": {}}},
+        delta(1, type="input_json_delta", partial_json=json.dumps(use("1")["input"])),
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 5}},
+        {"type": "message_stop"},
+    ]
+    streamed = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+    first = {
+        **messages([ASK], signed, use("1"), stream=True), "response_body": streamed,
+        "response_headers": {"content-type": "text/event-stream"},
+    }  # fmt: skip
+    good = messages([ASK, assistant(signed, use("1")), user(result("1"))], text("Done."))
+    bare = {"type": "thinking", "thinking": "I think."}
+    bad = messages([ASK, assistant(bare, use("1")), user(result("1"))], text("Done."))
+    assert told([first, good], tmp_path, Thinking()) == []
+    assert told([first, bad], tmp_path, Thinking()) == [(1, "modified", "hard", AT + "[0]")]
+
+
 def test_THK_03_empty_text_with_a_signature_is_a_block(tmp_path: Path) -> None:
     first = messages([ASK], B, use("1"))
     good = messages([ASK, assistant(B, use("1")), user(result("1"))], text("Done."))
