@@ -20,7 +20,8 @@ understanding
 the loop
     ``tracker`` drives ``tracking``: who continues what, and which turn is open
 judgement
-    ``chain`` runs the policies that ``rulebook`` builds; ``testing`` drives them in tests
+    ``chain`` runs the policies that ``rulebook`` builds; ``testing`` drives them in tests; ``outgoing``
+    is a request's body with what of ours was put into it
 money
     ``pricing`` prices; ``money`` says who pays, what to hold and what was spent; ``stores`` keeps
     ledgers and thread heads; ``probe`` tries at start whether a cap refuses
