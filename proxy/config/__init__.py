@@ -348,6 +348,7 @@ def exporter_options(settings: Settings, name: str) -> Options:
 def schema() -> dict[str, Any]:
     """JSON Schema of the file."""
     found = Settings.model_json_schema()
+    found["properties"]["exporters"]["properties"] = {"otlp": OtlpSettings.model_json_schema()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **found,

@@ -14,6 +14,7 @@ from proxy.config import (
     ConfigError,
     Duration,
     HoldUsd,
+    OtlpSettings,
     Overrides,
     Problem,
     Settings,
@@ -659,6 +660,8 @@ def test_the_schema_names_every_key_and_refuses_others() -> None:
     json.dumps(found)
     assert set(found["properties"]) == set(Settings.model_fields)
     assert found["additionalProperties"] is False
+    otlp = found["properties"]["exporters"]["properties"]["otlp"]
+    assert set(otlp["properties"]) == set(OtlpSettings.model_fields)
     assert found["$defs"]["BudgetSettings"]["properties"]["scope"]["type"] == "string"
 
 
