@@ -10,6 +10,7 @@ and counts as having said nothing.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, cast, get_args
 
 from proxy.model import Event
@@ -37,6 +38,10 @@ class Link:
         if self.action in _TERMINALS:
             return kind in _EDITS or kind == self.action
         return kind == self.action
+
+
+Asked = tuple[Link, Callable[[View], Decision]]
+"""A policy and its hook for the point in question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,11 @@ class Chain:
         self.mode = mode
         self.on_fault = on_fault
         self._watchers = tuple(link for link in self.links if link.policy.wants_deltas)
-        self._speakers = {
-            point: tuple(link for link in self.links if _speaks(link.policy, point)) for point in POINTS
+        self._speakers: dict[Point, tuple[Asked, ...]] = {
+            point: tuple(
+                (link, getattr(link.policy, point)) for link in self.links if _speaks(link.policy, point)
+            )
+            for point in POINTS
         }
 
     @property
@@ -88,10 +96,8 @@ class Chain:
 
     def judge(self, point: Point, view: View, memories: Mapping[str, Mapping[str, Any]]) -> Ruling:
         """Ask every policy at one point and merge the answers."""
-        links = self._speakers[point]
-        if not links:
-            return SILENT
-        return self._merge(links, memories, lambda policy, seen: _ask(policy, point, seen), point, view)
+        speakers = self._speakers[point]
+        return self._merge(speakers, memories, point, view) if speakers else SILENT
 
     def speaks(self, point: Point) -> bool:
         """Whether any policy has something to say at a point."""
@@ -101,15 +107,13 @@ class Chain:
         """Ask the policies that read along about one event of a running stream."""
         if not self._watchers:
             return SILENT
-        return self._merge(
-            self._watchers, memories, lambda policy, seen: policy.delta(seen, event), "delta", view
-        )
+        watchers = [(link, partial(link.policy.delta, event=event)) for link in self._watchers]
+        return self._merge(watchers, memories, "delta", view)
 
     def _merge(
         self,
-        links: Sequence[Link],
+        speakers: Sequence[Asked],
         memories: Mapping[str, Mapping[str, Any]],
-        ask: Callable[[Policy, View], Decision],
         point: str,
         view: View,
     ) -> Ruling:
@@ -118,11 +122,11 @@ class Chain:
         withheld: list[Withheld] = []
         changed: dict[str, Mapping[str, Any]] = {}
         terminal: Terminal | None = None
-        for link in links:
+        for link, ask in speakers:
             policy = link.policy
             try:
                 memory = memories.get(policy.name)
-                decision = ask(policy, view if memory is None else replace(view, memory=memory))
+                decision = ask(view if memory is None else replace(view, memory=memory))
             except Exception as error:  # noqa: BLE001 - a policy's bug must cost its own findings, not the traffic
                 self.on_fault(f"policy {policy.name}.{point}", error)
                 continue
@@ -148,18 +152,6 @@ class Chain:
 def _speaks(policy: Policy, point: Point) -> bool:
     """Whether a policy says anything at a point; hooks that never do are marked ``says_nothing``."""
     return not getattr(getattr(policy, point), "says_nothing", False)
-
-
-def _ask(policy: Policy, point: Point, view: View) -> Decision:
-    match point:
-        case "turn_start":
-            return policy.turn_start(view)
-        case "step_start":
-            return policy.step_start(view)
-        case "step_end":
-            return policy.step_end(view)
-        case "turn_end":
-            return policy.turn_end(view)
 
 
 def _formed(wish: Terminal, action: Action, point: str) -> Terminal:

@@ -69,11 +69,19 @@ class Head:
 
     def get(self, name: bytes) -> bytes | None:
         """First value of a field by its lower-case name."""
+        return self._index().get(name)
+
+    def among(self, names: frozenset[bytes]) -> dict[bytes, bytes]:
+        """First values of those of some fields, named in lower case, that are there."""
+        fields = self._index()
+        return {name: fields[name] for name in fields.keys() & names}
+
+    def _index(self) -> dict[bytes, bytes]:
         fields = self._fields
         if not fields:
             for key, value in self.headers:
                 fields.setdefault(key.lower(), value)
-        return fields.get(name)
+        return fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ An id that is empty, longer than ``MAX_ID`` or not plain text is ignored, never 
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -111,16 +112,12 @@ _RANDOM = re.compile(r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}|[0-9A-Za-z_-]{20,}|\d{10,}
 def read_hints(head: Head, fields: Mapping[str, Any], *, system: str = "", ask: str = "") -> Hints:
     """Read the hints of a request: its header fields, its body's fields, its system text and the
     last user text (``ask``)."""
-    values: dict[bytes, str] = {}
-    for name in _WANTED:
-        raw = head.get(name)
-        if raw is not None:
-            values[name] = raw.decode("latin-1").strip()
+    values = {name: raw.decode("latin-1").strip() for name, raw in head.among(_WANTED).items()}
     client = client_name(values.get(b"user-agent", ""))
     kind = _side_kind(system, ask)
     if b"thread-id" in values or b"x-codex-turn-metadata" in values:
         return _codex(values, fields, client or "codex", kind)
-    session = _first(values.get(name) for name in _SESSION_FIELDS)
+    session = _first([values[name] for name in _SESSION_FIELDS if name in values])
     if b"x-claude-code-session-id" in values:
         agent = _id(values.get(b"x-claude-code-agent-id"))
         return Hints(
@@ -147,6 +144,7 @@ def last_ask(messages: Sequence[Message]) -> str:
     return ""
 
 
+@lru_cache(256)
 def client_name(user_agent: str) -> str:
     """Short name of a client from its user agent; empty where it sends none."""
     lower = user_agent.lower()

@@ -402,7 +402,6 @@ class _Tab:
         ]
         self._purse.settle(self, amounts, now_ns)
 
-
     def _stop_clock(self) -> None:
         if self.clock is not None:
             self.clock.cancel()

@@ -50,11 +50,11 @@ def _effort(options: Mapping[str, Any], config: Mapping[str, Any]) -> str | None
 
 def _inner(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = value.get(name)
-    return found if isinstance(found, Mapping) else {}
+    return found if type(found) is dict else {}
 
 
 def _number(value: Any) -> int | float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) is not int and type(value) is not float:
         return None
     return value if abs(value) < 2**53 else None  # also drops what is no number at all
 
