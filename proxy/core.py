@@ -38,7 +38,7 @@ from proxy.model import (
 from proxy.outgoing import Outgoing
 from proxy.ports import Dialect, Sink, Tab, Unreadable, View
 from proxy.reading.codings import Undecodable
-from proxy.reading.library import Library, Reading
+from proxy.reading.library import Library, Reading, read
 from proxy.reading.redact import redact_headers, redact_target
 from proxy.reading.tap import Tap
 from proxy.tracker import Tracker
@@ -153,6 +153,22 @@ class Core:
         opened = Opened(self, exchange, body)
         opened._guarded(opened._read)
         return opened
+
+    def stranger(self, exchange: Exchange, body: bytes, now_ns: int) -> tuple[Dialect, ModelRequest] | None:
+        """A model call that would begin a conversation tied to nothing known; None for every other.
+
+        Read only: neither kept nor placed, so that a storm of such calls drives out nothing of use.
+        """
+        upstream, head = exchange.upstream, exchange.head
+        dialect = self.dialects(head.method, exchange.path, upstream, head) if upstream is not None else None
+        if dialect is None or head.method != "POST" or head.get(b"content-encoding") is not None:
+            return None
+        try:
+            request = read(dialect, exchange, body, None).request
+        except Unreadable:
+            return None
+        known = request.operation != "chat" or not self.tracker.is_stranger(exchange, request, now_ns)
+        return None if known else (dialect, request)
 
     def relay(self, exchange: Exchange, now_ns: int) -> "Opened":
         """An exchange that no dialect reads: bodies stream past, only its shape is recorded."""
@@ -362,24 +378,33 @@ class Opened:
                 self.nudge = begun[1], wish
         if there:
             self.out.carry(dialect, reading, there)
+        if self.nudge is not None and self.nudge[0] not in self.out.nudges:
+            core.tracker.withdraw(placement, self.nudge[0])
+            self._tell_nudge("would_nudge", self.nudge[1], now_ns)
+            self.nudge = None
+        thread = placement.thread_state
         if self.nudge is not None and core.keeps:
-            self.unsaved = True
+            thread.unsaved = True
         elif self.nudge is not None:
-            self.keep(now_ns, safe=True)
+            self._tell_nudge("nudge", self.nudge[1], now_ns)
+        self.unsaved = thread.unsaved and bool(self.out.nudges)
 
     def keep(self, now_ns: int, *, safe: bool) -> None:
         """A new nudge is stored with its thread; or it could not be, and then the model must not read it."""
-        assert self.nudge is not None
-        assert self.placement is not None
-        nudge, wish = self.nudge
-        if not safe:
-            self._core.tracker.withdraw(self.placement, nudge)
-            self.out.leave_out(nudge)
-        self._tell_nudge("nudge" if nudge in self.out.nudges else "would_nudge", wish, now_ns)
-        if self.unsaved:
-            self.unsaved = False
-            if not self._core.reserves:
-                self.admit(now_ns)
+        core, placement, unread = self._core, self.placement, self.out.unread
+        assert placement is not None
+        if not safe and unread is not None:
+            core.tracker.withdraw(placement, unread)
+            self.out.leave_out(unread)
+        if safe or unread is not None:
+            placement.thread_state.unsaved = False
+        self.unsaved = False
+        if self.nudge is not None:
+            self._tell_nudge(
+                "nudge" if self.nudge[0] in self.out.nudges else "would_nudge", self.nudge[1], now_ns
+            )
+        if not core.reserves:
+            self.admit(now_ns)
 
     def _words(self, wish: Edit) -> str:
         """What is kept with a thread may quote the traffic only where the record may."""
@@ -597,6 +622,8 @@ class Opened:
 
     def close(self, end: EndKind, now_ns: int) -> None:
         """The exchange is over, one way or another. Called exactly once."""
+        if self.unsaved and self.nudge is not None:  # its client left first; the same request again has it
+            self._tell_nudge("nudge", self.nudge[1], now_ns)
         try:
             if self.placement is not None:
                 self._settle(end, now_ns)

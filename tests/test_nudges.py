@@ -368,6 +368,21 @@ def test_instances_agree_on_what_stands_and_on_what_was_withdrawn() -> None:
     assert joined([one], [other]) == [other]
 
 
+def test_who_asks_again_before_it_is_stored_waits_for_that_too() -> None:
+    stage = Stage(Says(1))
+    stage.step()
+    stage.core.keeps = True
+    first = stage.open()
+    first.close("client_gone", stage.now_ns)
+    again = stage.open()
+    assert again.unsaved
+    assert again.body == first.body
+    again.keep(stage.now_ns, safe=True)
+    stage.answer(again, status=529, message="overloaded")
+    assert not stage.open().unsaved
+    assert stage.interventions == ["nudge"]
+
+
 # -- what the provider holds against it
 
 BOUND = "The block is bound to a different conversation"

@@ -262,6 +262,8 @@ class Thread:
     """Text of ours that its model has read, oldest first; requests of the client lack it."""
     nudging: bool = True
     """Whether it may get more of them: not after the provider refused a request that had some."""
+    unsaved: bool = False
+    """The newest of them is not safe in the thread store yet."""
     request: ModelRequest | None = None
     """Its newest request, as long as the memory for such lasts."""
     answered: ModelRequest | None = None
