@@ -251,7 +251,6 @@ class Treasury:
         took_s = time.monotonic() - now_s
         self._count_s = now_s + max(_COUNT_EVERY_S, took_s * _COUNT_REST)
 
-    def readings(self) -> Iterable[Reading]:
     @property
     def trouble(self) -> str | None:
         """Why nothing can be held at the moment, or None; also None where nothing is to be held."""
@@ -260,6 +259,7 @@ class Treasury:
         away = self.purse is not None and self.purse.tally.away
         return "it does not answer" if away else None
 
+    def readings(self) -> Iterable[Reading]:
         """Figures for ``/metrics``; none while there is nothing to hold."""
         self._asked_s = time.monotonic()
         if self.purse is None:
