@@ -98,7 +98,13 @@ _PART = _object(
     part={"enum": ["system", "tools", "message"]}, path=_TEXT, role=_TEXT, new=_FLAG, items=many(_ITEM)
 )
 _SEEN = _object(
-    step=_TEXT, previous=_maybe(_TEXT), model=_TEXT, dialect=_TEXT, bytes=_WHOLE, parts=many(_PART)
+    step=_TEXT,
+    previous=_maybe(_TEXT),
+    model=_TEXT,
+    dialect=_TEXT,
+    bytes=_WHOLE,
+    parts=many(_PART),
+    inserted=many(_TEXT),
 )
 _CHANGE = _object(
     path=_TEXT, how={"enum": ["dropped", "changed", "added"]}, kind=_TEXT, before=_TEXT, after=_TEXT

@@ -35,7 +35,10 @@ class _Seen:
     stored: StoredExchange
     dialect: Dialect
     request: ModelRequest
+    body: bytes
+    """Content encoding undone."""
     size: int
+    """As it was on the wire."""
 
 
 def seen(reader: Reader, step_id: str) -> Json | None:
@@ -63,7 +66,7 @@ def seen(reader: Reader, step_id: str) -> Json | None:
         parts.append(_part("message", path, message.role, message.items, place >= old))
     return {
         "step": found.id, "previous": previous, "model": request.model, "dialect": request.dialect,
-        "bytes": now.size, "parts": parts,
+        "bytes": now.size, "parts": parts, "inserted": _inserted(now),
     }  # fmt: skip
 
 
@@ -115,7 +118,7 @@ def _read(reader: Reader, step: str) -> _Seen:
     body = reader.request_body(stored.id)
     try:
         plain = decode_body(body, head.get(b"content-encoding"), _LARGEST)
-        return _Seen(stored, dialect, read(dialect, exchange, plain).request, len(body))
+        return _Seen(stored, dialect, read(dialect, exchange, plain).request, plain, len(body))
     except (Unreadable, Undecodable) as problem:
         raise NotRecorded(f"the request of {step} cannot be read: {problem}") from None
 
@@ -147,6 +150,12 @@ def _previous(reader: Reader, step: str) -> str | None:
             return before
         before = record.step
     return None
+
+
+def _inserted(seen: _Seen) -> list[str]:
+    """What of the body is ours, as it stands there."""
+    pieces = (seen.body[at : at + length] for at, length in seen.stored.inserted)
+    return [piece.decode("utf-8", "replace")[:_SHOWN] for piece in pieces]
 
 
 # -- comparing

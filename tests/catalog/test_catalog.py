@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from proxy.catalog import RecordCatalog
+from proxy.record import RecordWriter
 from proxy.record.schema import FILE
+from tests import play
 from tests.admin import kit
 
 
@@ -94,6 +96,27 @@ def test_what_came_back_changed(catalog: RecordCatalog) -> None:
     assert catalog.changes(kit.ident("stp", 10)) == {
         "step": kit.ident("stp", 10), "previous": None, "changes": []
     }  # fmt: skip
+
+
+def test_a_turn_holds_the_threads_that_it_started(tmp_path: Path) -> None:
+    game = play.Play()
+    task = play.request(play.user("go"), hints=play.claude())
+    calls = (play.call("a1", "Agent", '{"prompt":"look at the docs"}'), play.call("b1"))
+    game.step(task, *calls)
+    helper = play.request(play.user("look at the docs"), hints=play.claude(agent="one", parent="main"))
+    game.step(helper, play.said("done"))
+    game.step(play.request(play.user("other work"), hints=play.claude("s2")), play.said("done"))
+    writer = RecordWriter(tmp_path)
+    writer.write(game.records)
+    writer.close()
+    catalog = RecordCatalog(tmp_path)
+    first = next(t for t in catalog.turns(9, None, {}) if t["kind"] == "main" and t["open"])
+    turn = catalog.turn(first["id"])
+    assert turn is not None
+    (below,) = turn["threads"]
+    assert (below["kind"], below["agent"]) == ("subagent", "one")
+    assert [len(t["steps"]) for t in below["turns"]] == [1]
+    assert catalog.seen(turn["steps"][0]["id"]) is None  # no bodies were recorded
 
 
 def test_spenders_come_most_first(catalog: RecordCatalog) -> None:

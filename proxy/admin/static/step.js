@@ -39,6 +39,7 @@ function shown(told, turn) {
   const fresh = told.parts.filter((part) => part.new).length;
   return [
     h("p", { class: "dim" }, `${many(told.parts.length, "part")} in ${told.bytes.toLocaleString("en")} bytes; `, h("b", {}, `${count(fresh)} new${since}`), "."),
+    told.inserted.map((text) => h("article", { class: "message ours" }, h("header", {}, h("b", {}, "added by Looptap"), h("span", { class: "dim" }, "as it stands in the request")), quoted(text))),
     groups.map((group) => (group.fresh ? group.parts.map((part) => message(part)) : old(group.parts, since))),
   ];
 }
