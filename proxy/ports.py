@@ -238,8 +238,11 @@ class Ledger(Protocol):
         """What is stopped, and since when."""
         ...
 
-    async def balances(self, *, now_ns: int) -> Sequence[Balance]:
-        """Every live counter, ordered by name, scope, subject, window and dimension."""
+    async def balances(self, *, now_ns: int, lasting: bool = False) -> Sequence[Balance]:
+        """Every live counter, ordered by name, scope, subject, window and dimension.
+
+        ``lasting``: without the many of steps, turns, threads and sessions, which makes it cheap.
+        """
         ...
 
     async def sweep(self, *, now_ns: int) -> Sequence[Alert]:

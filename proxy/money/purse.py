@@ -346,7 +346,7 @@ class Purse:
     async def count(self) -> None:
         """Ask how all budgets stand, for the figures. What cannot be had now stays as it was."""
         try:
-            self.tally.stand(await self.ledger.balances(now_ns=time.time_ns()))
+            self.tally.stand(await self.ledger.balances(now_ns=time.time_ns(), lasting=True))
         except LedgerAway:
             self.tally.trouble("balances")
 

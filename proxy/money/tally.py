@@ -1,8 +1,8 @@
 """Budgets in figures: refusals, the ledger's troubles, and how far each limit is used.
 
-Fed by the purse, read when somebody scrapes. The one invariant: series are bounded. Subjects that
-end by themselves (turns, threads, sessions) and what clients may say freely (labels) have one row per
-limit, that of the counter nearest to it; others have their names, the first ``MAX_SUBJECTS`` of them.
+Fed by the purse, read when somebody scrapes. The one invariant: series are bounded. Limits of turns,
+threads and sessions are not listed (refusals tell of them); what clients may say freely (labels) has one
+row per limit, that of the counter nearest to it; others have their names, the first ``MAX_SUBJECTS``.
 """
 
 from collections import Counter

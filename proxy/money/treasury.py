@@ -31,6 +31,7 @@ SHARED_LOOK_S = 1.0
 """How often a shared ledger is asked for stops and keys; a file tells by its own times."""
 _BEAT_S = 5.0
 _COUNT_EVERY_S = 1.0
+_SHARED_COUNT_EVERY_S = 10.0
 _ASKED_S = 120.0
 """Nobody asked for so long: the budgets are no longer counted for figures."""
 _COUNT_REST = 20
@@ -249,7 +250,8 @@ class Treasury:
             return
         await self.purse.count()
         took_s = time.monotonic() - now_s
-        self._count_s = now_s + max(_COUNT_EVERY_S, took_s * _COUNT_REST)
+        least_s = _COUNT_EVERY_S if self._shared is None else _SHARED_COUNT_EVERY_S
+        self._count_s = now_s + max(least_s, took_s * _COUNT_REST)
 
     @property
     def trouble(self) -> str | None:

@@ -37,6 +37,8 @@ KEEP_COUNTER_NS = 35 * DAY_NS
 KEEP_MINUTES_NS = 2 * DAY_NS
 LIVE_NS = DAY_NS
 """A life-long counter is listed while its subject was seen so recently."""
+PASSING = ("step", "turn", "thread", "session")
+"""Scopes whose subjects are many and end by themselves."""
 MAX_AMOUNT = 4 * 10**18
 """Limits above are cut to this: four billion dollars."""
 EXPIRE_AT_ONCE = 200
@@ -210,7 +212,10 @@ class Shelf(Protocol):
         """The first of the names that is stopped."""
         ...
 
-    def counters(self) -> Sequence[Counter]: ...
+    def counters(self, lasting: bool = False) -> Sequence[Counter]:
+        """All, or without those of steps, turns, threads and sessions (``PASSING``)."""
+        ...
+
     def forget(self, now_ns: int) -> None:
         """Drop counters past ``forget_ns`` that hold nothing, and what was closed long ago."""
         ...
@@ -335,10 +340,10 @@ class Book:
         self._shelf.put_counter(counter)
         return counter.balance()
 
-    def balances(self, now_ns: int) -> list[Balance]:
-        """Every live counter."""
+    def balances(self, now_ns: int, lasting: bool = False) -> list[Balance]:
+        """Every live counter; ``lasting`` leaves out those of subjects that pass."""
         self._expire(now_ns)
-        live = [counter.balance() for counter in self._shelf.counters() if counter.is_live(now_ns)]
+        live = [counter.balance() for counter in self._shelf.counters(lasting) if counter.is_live(now_ns)]
         return sorted(live, key=balance_order)
 
     def sweep(self, now_ns: int) -> list[Alert]:

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import orjson
 
-from proxy.stores.ledger import KEEP_COUNTER_NS, KEEP_MINUTES_NS, KEEP_SETTLED_NS, Counter, Reservation
+from proxy.stores.ledger import (
+    KEEP_COUNTER_NS,
+    KEEP_MINUTES_NS,
+    KEEP_SETTLED_NS,
+    PASSING,
+    Counter,
+    Reservation,
+)
 from proxy.verdict import VirtualKey
 
 BUSY_S = 5.0
@@ -208,9 +215,12 @@ class SqliteShelf:
         stops = self._stops
         return next((name for name in names if name in stops), None)
 
-    def counters(self) -> Sequence[Counter]:
+    def counters(self, lasting: bool = False) -> Sequence[Counter]:
         self.flush()
-        return [_counter(row) for row in self._db.execute("SELECT * FROM counters")]
+        passing = PASSING if lasting else ()
+        marks = ", ".join("?" * len(passing))
+        found = self._db.execute(f"SELECT * FROM counters WHERE scope NOT IN ({marks})", passing)
+        return [_counter(row) for row in found]
 
     def forget(self, now_ns: int) -> None:
         self.flush()

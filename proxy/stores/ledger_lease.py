@@ -136,8 +136,8 @@ class LeasedLedger:
     async def stops(self) -> Mapping[str, int]:
         return await self.below.stops()
 
-    async def balances(self, *, now_ns: int) -> Sequence[Balance]:
-        return await self.below.balances(now_ns=now_ns)
+    async def balances(self, *, now_ns: int, lasting: bool = False) -> Sequence[Balance]:
+        return await self.below.balances(now_ns=now_ns, lasting=lasting)
 
     async def sweep(self, *, now_ns: int) -> Sequence[Alert]:
         """Close leases that are old, and sweep below."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from proxy.stores.ledger import (
+    PASSING,
     SECOND_NS,
     Book,
     Counter,
@@ -48,8 +49,8 @@ class MemoryShelf:
     def stopped(self, names: Sequence[str]) -> str | None:
         return next((name for name in names if name in self.stops), None)
 
-    def counters(self) -> Sequence[Counter]:
-        return list(self._counters.values())
+    def counters(self, lasting: bool = False) -> Sequence[Counter]:
+        return [one for one in self._counters.values() if not lasting or one.scope not in PASSING]
 
     def forget(self, now_ns: int) -> None:
         for counter in self.counters():
@@ -99,8 +100,8 @@ class MemoryLedger:
     async def stops(self) -> Mapping[str, int]:
         return dict(self._shelf.stops)
 
-    async def balances(self, *, now_ns: int) -> Sequence[Balance]:
-        return self._book.balances(now_ns)
+    async def balances(self, *, now_ns: int, lasting: bool = False) -> Sequence[Balance]:
+        return self._book.balances(now_ns, lasting)
 
     async def sweep(self, *, now_ns: int) -> Sequence[Alert]:
         return self._book.sweep(now_ns)

@@ -186,8 +186,8 @@ class RedisLedger:
         found = _pairs(await self._desk("stops", None))
         return {name: int(found[name]) for name in sorted(found)}
 
-    async def balances(self, *, now_ns: int) -> Sequence[Balance]:
-        answer = await self._call("balances", {}, now_ns)
+    async def balances(self, *, now_ns: int, lasting: bool = False) -> Sequence[Balance]:
+        answer = await self._call("balances", {"lasting": lasting}, now_ns)
         self._heard(answer)
         return sorted((_balance(told) for told in answer["balances"] or ()), key=balance_order)
 

@@ -116,8 +116,8 @@ class SqliteLedger:
         stops: Mapping[str, int] = await self._put(lambda shelf, book: shelf.stops())
         return stops
 
-    async def balances(self, *, now_ns: int) -> Sequence[Balance]:
-        balances: Sequence[Balance] = await self._put(lambda shelf, book: book.balances(now_ns))
+    async def balances(self, *, now_ns: int, lasting: bool = False) -> Sequence[Balance]:
+        balances: Sequence[Balance] = await self._put(lambda shelf, book: book.balances(now_ns, lasting))
         return balances
 
     async def sweep(self, *, now_ns: int) -> Sequence[Alert]:

@@ -61,8 +61,8 @@ class Till:
     async def sweep(self) -> Any:
         return await self.ledger.sweep(now_ns=self.now)
 
-    async def balances(self) -> Sequence[Balance]:
-        return await self.ledger.balances(now_ns=self.now)
+    async def balances(self, *, lasting: bool = False) -> Sequence[Balance]:
+        return await self.ledger.balances(now_ns=self.now, lasting=lasting)
 
     async def balance(self, **which: Any) -> Balance:
         """The one live counter that fits."""

@@ -432,6 +432,17 @@ async def test_balances_list_every_live_counter_in_order(till: Till) -> None:
     assert [one.name for one in await till.balances()] == ["a"]
 
 
+async def test_balances_that_last_leave_out_subjects_that_pass(till: Till) -> None:
+    claims = [
+        claim(1, subject="turn"), claim(1, scope="team", subject="t", window="total"),
+        claim(1, scope="turn", subject="trn_1", window="life"), claim(1, scope="thread", subject="thr_1"),
+        claim(1, scope="label:turn", subject="x"),
+    ]  # fmt: skip
+    await till.reserve(*claims)
+    assert [one.subject for one in await till.balances(lasting=True)] == ["turn", "x", "t"]
+    assert len(await till.balances()) == 5
+
+
 # -- keys
 
 
