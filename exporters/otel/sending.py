@@ -72,6 +72,7 @@ class Outlet(Generic[T]):
         self._away = False
         self._sent = self._full = self._failed = 0
         self._done: Future[None] = Future()
+        self._done.set_running_or_notify_cancel()  # who stops waiting for it must not cancel it
         self._thread = threading.Thread(target=self._run, name=f"looptap-otlp-{signal}", daemon=True)
 
     def start(self) -> None:

@@ -150,3 +150,14 @@ def test_an_exporter_that_raises_costs_its_batch_and_not_the_thread() -> None:
     outlet.put(2, 1)
     until(lambda: outlet.tally().sent == 1)
     outlet.close(PATIENCE_S).result(PATIENCE_S)
+
+
+def test_who_stops_waiting_for_the_end_does_no_harm() -> None:
+    gate = Gate(opened=False)
+    outlet = gate.outlet(Bounds(batch=1))
+    outlet.put(1, 1)
+    assert gate.entered.acquire(timeout=PATIENCE_S)
+    done = outlet.close(PATIENCE_S)
+    assert not done.cancel()
+    gate.open.set()
+    done.result(PATIENCE_S)
