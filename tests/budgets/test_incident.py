@@ -215,6 +215,7 @@ def _the_alert(home: House) -> Json:
     return dict(event)
 
 
+@pytest.mark.real
 async def test_a_cheap_text_loop_ends_with_its_threads_steps(house: Any) -> None:
     async with house() as home:
         agent = Agent("c7", True, "You deploy.", "error")
