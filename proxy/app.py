@@ -23,8 +23,8 @@ from aiohttp import web
 from exporters.prometheus import PrometheusExporter
 from proxy import admin, dialects, outlets, rulebook, vitals
 from proxy.catalog import RecordCatalog
-from proxy.config import ConfigError, Settings, explain, upstreams
 from proxy.commons import Commons
+from proxy.config import ConfigError, Settings, explain, upstreams
 from proxy.core import Core, CoreSettings
 from proxy.core import Opened as CoreOpened
 from proxy.exchange import Opened
@@ -124,7 +124,7 @@ class _Parts:
         self._runner: web.AppRunner | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.metrics = PrometheusExporter(self._figures)
-        self.otlp = outlets.otlp(settings, warn)
+        self.otlp = outlets.otlp(settings, warn, live=self.metrics.figures)
         store = settings.store
         keep = Keep(age_ns=store.keep.ns, max_bytes=int(store.max_size))
         self.data_dir = Path(store.path)
@@ -274,6 +274,8 @@ class _Parts:
                 self.core.tick(time.time_ns())
                 await self.put_heads()
                 await self.treasury.look(self.server.shell)
+                if self.otlp is not None:
+                    self.otlp.tick(time.monotonic())
             except Exception as error:  # noqa: BLE001 - ours: the next beat tries again
                 self.server.shell.faults.caught("pulse", error)
 
