@@ -199,3 +199,21 @@ def test_the_example_tells_and_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert agent.does("bash", {"command": "git push --force"}, "ok").refusal is None
     assert agent.ends().refusal is not None
     assert [f["severity"] for f in play.findings] == ["warning", "violation"]
+
+
+@pytest.mark.real
+def test_the_example_is_installed_by_pip_and_passes_its_own_test(tmp_path: Path) -> None:
+    project, site = tmp_path / "project", tmp_path / "site"
+    project.mkdir()
+    for name in ("force_push.py", "pyproject.toml", "test_force_push.py"):
+        shutil.copy(EXAMPLE / name, project)
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site)]
+    subprocess.run([sys.executable, *install, str(project)], check=True, timeout=120)
+    (project / "force_push.py").unlink()
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
+    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_force_push.py"]
+    done = subprocess.run(test, env=paths, cwd=project, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    settings = tmp_path / "looptap.yaml"
+    settings.write_text("policies:\n  force_push: {action: deny, most: 0}\n")
+    assert "force_push" in looptap(site, "check", "--config", str(settings)).stdout

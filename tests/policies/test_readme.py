@@ -13,7 +13,8 @@ from proxy.terminal.wording import inert
 
 TEXT = (Path(__file__).parents[2] / "policies" / "README.md").read_text()
 BLOCKS = [block for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.S) if block.startswith("policies:")]
-OWN = ("repeats", "tool_errors", "tools", "growth")
+EXAMPLE = Path(__file__).parents[1] / "example_policy"
+OWN = tuple(TABLE)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -23,7 +24,8 @@ def test_each_policy_has_a_section_with_an_example_and_its_limits(name: str) -> 
     assert f"  {name}:" in section
     assert "*Cannot catch*" in section
     assert "*Off*" in section
-    for key in TABLE[name].Options.model_fields:
+    options: Any = TABLE[name].Options
+    for key in getattr(options, "model_fields", getattr(options, "__dataclass_fields__", ())):
         assert key in section or key in {"edits", "near", "blind", "waiting", "least"}, key
 
 
@@ -35,4 +37,15 @@ def test_each_example_is_a_valid_config(block: Any, tmp_path: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert len(BLOCKS) >= 5
+    assert len(BLOCKS) >= 8
+
+
+def test_every_policy_stands_in_the_list_at_the_top() -> None:
+    top = TEXT.partition("\n## ")[0]
+    assert [name for name in ("budgets", *TABLE) if f"| [`{name}`](#{name}) |" not in top] == []
+
+
+@pytest.mark.parametrize("name", ["force_push.py", "pyproject.toml", "test_force_push.py"])
+def test_the_page_for_people_who_write_their_own_shows_the_example_as_it_is(name: str) -> None:
+    page = TEXT.partition("\n## Write your own")[2]
+    assert f"```{'toml' if name.endswith('toml') else 'python'}\n{(EXAMPLE / name).read_text()}```\n" in page
