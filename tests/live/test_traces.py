@@ -214,9 +214,7 @@ class Receiver(TraceServiceServicer):
         self.spans: list[Span] = []
         self.headers: list[dict[str, str]] = []
 
-    async def Export(
-        self, request: ExportTraceServiceRequest, context: Any
-    ) -> ExportTraceServiceResponse:
+    async def Export(self, request: ExportTraceServiceRequest, context: Any) -> ExportTraceServiceResponse:
         self.headers.append(dict(context.invocation_metadata()))
         self.spans += [span_of(s) for r in request.resource_spans for o in r.scope_spans for s in o.spans]
         return ExportTraceServiceResponse()
