@@ -1,12 +1,13 @@
 """The tracker's rules, each as a conversation and the tree that it has to give."""
 
+import gc
 from dataclasses import replace
 
 import orjson
 
 from proxy.model import Hints, Identity, Item
 from proxy.tracking.shelf import LIVELY
-from proxy.tracking.threads import EQUALS
+from proxy.tracking.threads import EQUALS, Thread
 from proxy.verdict import Terminal
 from tests.play import (
     Play,
@@ -594,6 +595,21 @@ def test_many_threads_stay_bounded() -> None:
     (scope,) = play.tracker.shelf.scopes.values()
     assert len(scope.asks) == 10
     assert len(scope.threads) == 10
+
+
+def test_what_is_forgotten_waits_for_no_garbage_collection() -> None:
+    play = Play()
+    play.tracker.shelf._max_threads = 10
+    gc.collect()
+    gc.disable()
+    try:
+        for n in range(2_000):
+            play.step(request(user(f"question {n}")), said("a"))
+            play.tracker.take_ended()
+        alive = sum(type(one) is Thread for one in gc.get_objects())
+    finally:
+        gc.enable()
+    assert alive < 1_200  # turns on watch, the newest replies
 
 
 def test_a_restart_in_mid_turn_continues_the_turn() -> None:

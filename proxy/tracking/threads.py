@@ -428,6 +428,8 @@ class Scope:
             self.sessions.pop(session.key, None)
         if thread.conversation is not None:
             self.held.pop(thread.conversation, None)
+        if not any(step.running for step in thread.steps):
+            thread.steps, thread.turn = [], None  # no circle is left: its memory is free at once
 
     def by_sayings(self, said: bytes) -> Iterator[Step]:
         """Steps whose reply had this content, newest first."""
