@@ -33,9 +33,7 @@ def redis() -> Iterator[RedisServer]:
         server.close()
 
 
-async def test_an_agents_turn_is_seen_in_jaeger(
-    tmp_path: Path, redis: RedisServer, jaeger: Jaeger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_agents_turn_is_seen_in_jaeger(tmp_path: Path, redis: RedisServer, jaeger: Jaeger) -> None:
     model = free_port()
     text = (DEPLOY / "compose" / "looptap.yaml").read_text()
     for shipped, here in (
@@ -51,7 +49,6 @@ async def test_an_agents_turn_is_seen_in_jaeger(
         text = text.replace(shipped, here)
     (tmp_path / "looptap.yaml").write_text(text)
     warnings: list[str] = []
-    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")  # as compose.yaml does
     running = await app.start(load(tmp_path / "looptap.yaml", environ={}), warnings.append)
     try:
         told = {
