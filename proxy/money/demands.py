@@ -62,6 +62,29 @@ def demand_of(
     )
 
 
+def strangers_demand(
+    exchange: Exchange, request: ModelRequest, body: bytes, prices: Pricing, now_ns: int
+) -> Demand | None:
+    """What the first request of a new conversation may take of those who pay; None without a price."""
+    assert exchange.upstream is not None
+    card = prices.card(request, exchange.upstream, exchange.arrived_ns)
+    if card is None:
+        return None
+    prompt = Bounds().prompt(exchange.id, request, body, len(body), None, card)
+    output = output_bound(request, card)
+    nothing = replace(request, max_output_tokens=0)
+    return Demand(
+        subjects={**payers_of(exchange), "model": request.model},
+        labels=exchange.identity.labels,
+        steps=1,
+        input_tokens=prompt,
+        output_tokens=output,
+        least_output=min(output, _least_output(request) * choices(request)),
+        spend_nano=to_nano(upper_bound(request, card, prompt), up=True),
+        input_nano=to_nano(upper_bound(nothing, card, prompt), up=True),
+    )
+
+
 # -- whose it is
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from proxy.core import Opened
-from proxy.model import Attempt, EndKind, Exchange, Upstream
+from proxy.model import Attempt, EndKind, Exchange, ModelRequest, Upstream
 from proxy.money.bounds import Bounds
 from proxy.money.deadlines import clocks_of, time_up
 from proxy.money.demands import (
@@ -27,6 +27,7 @@ from proxy.money.demands import (
     demand_of,
     names_of,
     payers_of,
+    strangers_demand,
     streak_memory,
 )
 from proxy.money.passbook import Passbook
@@ -39,6 +40,7 @@ from proxy.tracking.placement import Placement
 from proxy.verdict import Claim, Demand, Grant, Refusal, Reply, Terminal
 from proxy.wire import guard as thinking
 
+_OF_THREADS = frozenset({"step", "turn", "thread", "session"})
 PACE_S = 10.0
 """How long a request may wait for the next minute before it is sent back."""
 SETTLING_S = 10.0
@@ -83,6 +85,7 @@ class Purse:
         remember: Callable[[Placement, Mapping[str, Mapping[str, Any]]], None],
         posture: Posture,
         warn: Callable[[str], None],
+        stranger: Callable[[Exchange, bytes, int], tuple[Dialect, ModelRequest] | None],
     ) -> None:
         self.ledger = ledger
         self.rules = rules
@@ -90,6 +93,7 @@ class Purse:
         self.posture = posture
         self.book = Passbook(sink, warn)
         self.storms = Storms()
+        self._stranger = stranger
         self._speaker = speaker
         self._remember = remember
         self._bounds = Bounds()
@@ -121,7 +125,7 @@ class Purse:
             if priced is None:
                 return
             demand = priced
-        claims = self._without_idle_clamps(self.rules.claims(demand), opened, exchange)
+        claims = self._without_idle_clamps(self.rules.claims(demand), exchange)
         names = names_of(exchange, placement)
         grant = await self._hold(exchange, opened, claims, names)
         if grant is None:
@@ -173,9 +177,7 @@ class Purse:
                 return None
         return replace(demand, spend_nano=0, input_nano=0)
 
-    def _without_idle_clamps(
-        self, claims: Sequence[Claim], opened: Opened, exchange: Exchange
-    ) -> Sequence[Claim]:
+    def _without_idle_clamps(self, claims: Sequence[Claim], exchange: Exchange) -> Sequence[Claim]:
         """Less than the worst case is only of use where the request can then be lowered."""
         edits = self.posture.enforce and exchange.head.get(b"content-encoding") is None
         return [
@@ -214,6 +216,7 @@ class Purse:
                 continue
             told = self.rules.refusal(why, now_ns=now_ns)
             if self._refuse(exchange, opened, told, why) and told.retry_after_s is None:
+                self.storms.press(why)
                 self._note(exchange, opened, claims, names)
             return None
 
@@ -249,7 +252,7 @@ class Purse:
         """The answer to a request that repeats a refused one, as long as it is refused."""
         known = self.storms.find(exchange, body)
         if known is None:
-            return None
+            return await self._strange(exchange, body) if self.storms.is_pressed(exchange) else None
         why = await known.asked(self._still_refused)
         if why is None:
             self.storms.forget(known)
@@ -258,15 +261,44 @@ class Purse:
         self.book.refused(exchange, None, why, why.kind)
         return known.worded(why, exchange.id)
 
+    async def _strange(self, exchange: Exchange, body: bytes) -> Reply | None:
+        """The same for a new conversation, under a cap that refuses one after the other."""
+        now_ns = time.time_ns()
+        found = self._stranger(exchange, body, now_ns) if self.posture.enforce else None
+        demand = (
+            strangers_demand(exchange, found[1], body, self.prices, now_ns) if found is not None else None
+        )
+        if found is None or demand is None:
+            return None
+        dialect, request = found
+        claims = self._without_idle_clamps(
+            [claim for claim in self.rules.claims(demand) if claim.scope not in _OF_THREADS], exchange
+        )
+        key = exchange.identity.key
+        why = await self._word_of_the_ledger(claims, (key, f"key:{key}"), now_ns)
+        if why is None:
+            self.storms.relax()
+        if why is None or why.retry_after_s is not None:
+            return None
+        self.tally.refused(why, acted=True)
+        self.book.refused(exchange, None, why, why.kind)
+        return dialect.refusal(request, why, exchange.id)
+
     async def _still_refused(self, known: Repeated) -> Terminal | None:
         """What the ledger says of it now; None: it may go out, or nobody can say."""
         now_ns = time.time_ns()
-        claims, ttl_s = known.claims_now(now_ns), self.posture.ttl_s
+        return await self._word_of_the_ledger(known.claims_now(now_ns), known.names, now_ns)
+
+    async def _word_of_the_ledger(
+        self, claims: Sequence[Claim], names: Sequence[str], now_ns: int
+    ) -> Terminal | None:
         try:
-            grant = await self.ledger.reserve(claims, ttl_s=ttl_s, now_ns=now_ns, names=known.names)
+            grant = await self.ledger.reserve(claims, ttl_s=self.posture.ttl_s, now_ns=now_ns, names=names)
             self.book.alerted(grant.alerts, None, None)
-            if grant.refusal is not None:
-                return self.rules.refusal(grant.refusal, now_ns=now_ns)
+            why = grant.refusal
+            if why is not None:
+                acts = why.claim is None or self.rules.acts(why.claim.budget)
+                return self.rules.refusal(why, now_ns=now_ns) if acts else None
             await self.ledger.release(grant, now_ns=time.time_ns())
         except LedgerAway:
             pass

@@ -1,9 +1,10 @@
-"""The same refused request again and again: known by its bytes, so that it costs next to nothing.
+"""Storms of refusals: the same request again and again, or one new conversation after the other.
 
 A client that repeats a refused request byte for byte gets the ledger's answer again, but it is not read,
-placed, judged and recorded again each time: the first few in a minute are, the rest is counted. The
-ledger itself is asked each time, so that a top-up, a stop or a new window holds for the very next
-request of every instance, and the numbers in the answer are those of the moment.
+placed, judged and recorded again each time: the first few in a minute are, the rest is counted. While a
+cap of those who pay refuses all that comes, new conversations are read to know what they would take, and
+nothing more is done for them either. The ledger itself is asked each time, so that a top-up, a stop or a
+new window holds for the very next request of every instance, with the numbers of the moment.
 
 The one invariant: what is remembered here never refuses anything by itself.
 """
@@ -17,10 +18,12 @@ from hashlib import blake2b
 
 from proxy.model import Exchange, ModelRequest
 from proxy.ports import Dialect
-from proxy.verdict import Claim, Reply, Terminal
+from proxy.verdict import Claim, Refusal, Reply, Terminal
 
 RECORDED = 5
 """Repetitions of one request that are recorded in a minute."""
+STRANGERS = 20
+"""Refusals under one counter that are recorded in a minute before new conversations are only counted."""
 _MINUTE_NS = 60_000_000_000
 _MOST = 4_096
 _NAME = "exc_once-more-the-same-00"
@@ -91,6 +94,8 @@ class Storms:
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Repeated] = OrderedDict()
+        self._pressed: dict[tuple[str, str], tuple[int, int]] = {}
+        """By scope and subject: since when, and how many were refused."""
 
     def note(
         self,
@@ -115,6 +120,38 @@ class Storms:
         if len(self._known) > _MOST:
             self._known.popitem(last=False)
 
+    def press(self, why: Refusal) -> None:
+        """A counter of those who pay refused something (or they are stopped)."""
+        mark = _counter(why)
+        if mark is None:
+            return
+        now_ns = time.time_ns()
+        since_ns, count = self._pressed.get(mark, (now_ns, 0))
+        if now_ns - since_ns >= _MINUTE_NS:
+            since_ns, count = now_ns, 0
+        self._pressed[mark] = since_ns, count + 1
+        if len(self._pressed) > _MOST:
+            self._pressed.pop(next(iter(self._pressed)))
+
+    def is_pressed(self, exchange: Exchange) -> bool:
+        """Whether a counter that this request falls under has refused many in the last minute."""
+        if not self._pressed:
+            return False
+        now_ns, identity = time.time_ns(), exchange.identity
+        subjects = {"key": identity.key, "team": identity.team, "org": identity.org, "stopped": identity.key}
+        if exchange.upstream is not None:
+            subjects["upstream"] = exchange.upstream.name
+        for (scope, subject), (since_ns, count) in self._pressed.items():
+            if count >= STRANGERS and now_ns - since_ns < _MINUTE_NS:
+                of = identity.labels.get(scope[6:]) if scope.startswith("label:") else subjects.get(scope)
+                if subject in (of or "(none)", f"key:{of}"):
+                    return True
+        return False
+
+    def relax(self) -> None:
+        """Something of the kind was let through."""
+        self._pressed.clear()
+
     def find(self, exchange: Exchange, body: bytes) -> Repeated | None:
         """What is known of a request that was repeated often enough within the last minute."""
         if not self._known:
@@ -134,6 +171,18 @@ class Storms:
     def clear(self) -> None:
         """Other budgets or prices hold from now on."""
         self._known.clear()
+        self._pressed.clear()
+
+
+def _counter(why: Refusal) -> tuple[str, str] | None:
+    """Scope and subject of what refused, where a request tells them before anybody knows its thread."""
+    if why.stopped is not None:
+        return "stopped", why.stopped
+    claim = why.claim
+    if claim is None or claim.dimension == "requests_per_minute":
+        return None
+    known = claim.scope in ("key", "team", "org", "upstream") or claim.scope.startswith("label:")
+    return (claim.scope, claim.subject) if known else None
 
 
 def fingerprint(exchange: Exchange, body: bytes) -> bytes:

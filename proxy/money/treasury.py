@@ -226,6 +226,7 @@ class Treasury:
             core.tracker.remember,
             posture_of(self._settings),
             self._warn,
+            core.stranger,
         )
 
     def _wire(self, shell: Shell) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from proxy.record import Reader
+from proxy.record import Reader, RecordMissing
 from tests.budgets import kit
 
 ONE = {"name": "key", "scope": "key", "window": "total", "limits": {"steps": 1}}
@@ -12,6 +12,15 @@ MANY = 60
 
 def refused_attempts(data: Path) -> int:
     return sum(told["outcome"] == "refused" for told in kit.events(data, "step/attempt"))
+
+
+def refused_exchanges(data: Path) -> int:
+    """How many the record knows; none where it has not been begun."""
+    try:
+        with Reader(data) as reader:
+            return sum(one.end == "refused" for one in reader.exchanges())
+    except RecordMissing:
+        return 0
 
 
 def test_a_storm_of_one_request_is_one_line_and_few_records_until_a_topup_lets_it_through(
@@ -40,8 +49,7 @@ def test_a_storm_of_one_request_is_one_line_and_few_records_until_a_topup_lets_i
         assert (counter["used"], counter["reserved"]) == (2, 0)
         kit.eventually(lambda: refused_attempts(proxy.data) >= 5, "the first of them are recorded")
         assert refused_attempts(proxy.data) < 20
-        with Reader(proxy.data) as reader:
-            assert sum(one.end == "refused" for one in reader.exchanges()) < 20
+        assert refused_exchanges(proxy.data) < 20
 
 
 def test_the_next_step_of_a_refused_turn_is_no_repetition(tmp_path: Path) -> None:
@@ -59,3 +67,20 @@ def test_the_next_step_of_a_refused_turn_is_no_repetition(tmp_path: Path) -> Non
         assert proxy.post("/v1/messages", second).status == 200
         (told,) = proxy.told("turns")
         assert (told["id"], len(told["steps"])) == (turn, 2)
+
+
+def test_new_conversations_under_a_cap_that_refuses_all_are_counted_until_it_is_raised(
+    tmp_path: Path,
+) -> None:
+    with kit.model() as model, kit.serve(tmp_path, model, budgets=[ONE]) as proxy:
+        assert proxy.ask("first").status == 200
+        said = [proxy.ask(f"question {n}") for n in range(MANY)]
+        assert {(one.status, str(one.fields)) for one in said} == {(402, str(said[0].fields))}
+        assert len(proxy.log_lines("refused: budget 'key'")) == 1
+        kit.eventually(lambda: refused_exchanges(proxy.data) >= 20, "the first of them are recorded")
+        assert refused_exchanges(proxy.data) <= 25
+        done = proxy.looptap("topup", "key", "--subject", "unnamed", "--add", "1", "--dimension", "steps")
+        assert done.returncode == 0, done.stderr
+        assert [proxy.ask(f"more {n}").status for n in range(2)] == [200, 402]
+        (counter,) = proxy.budgets(name="key")
+        assert (counter["used"], counter["reserved"]) == (2, 0)
