@@ -156,8 +156,8 @@ def ask_responses(url: str) -> None:
 
 
 def ask_google(url: str) -> None:
-    client = genai.Client(api_key="k", http_options={"base_url": f"{url}/gemini"})
-    list(client.models.generate_content_stream(model="gemini-2.5-flash", contents="a long task"))
+    with genai.Client(api_key="k", http_options={"base_url": f"{url}/gemini"}) as client:
+        list(client.models.generate_content_stream(model="gemini-2.5-flash", contents="a long task"))
 
 
 ASKS: dict[Dialect, tuple[Call, type[Exception]]] = {
