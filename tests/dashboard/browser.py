@@ -118,6 +118,18 @@ class Page:
             mobile=False,
         )
 
+    async def nameless(self) -> list[str]:
+        """What can be used in the page and has no name that a screen reader could say."""
+        told = await self.send("Accessibility.getFullAXTree")
+        used = {"button", "link", "textbox", "combobox", "meter", "img", "table", "region", "navigation"}
+        return [
+            node["role"]["value"]
+            for node in told["nodes"]
+            if not node.get("ignored")
+            and node.get("role", {}).get("value") in used
+            and not node.get("name", {}).get("value")
+        ]
+
     async def shoot(self, name: str) -> None:
         """Keep a picture of the whole page."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
@@ -175,7 +187,7 @@ async def _tab(session: aiohttp.ClientSession, port: int) -> AsyncIterator[Page]
         page = Page(socket)
         reading = asyncio.get_running_loop().create_task(page.read())
         try:
-            for domain in ("Page", "Runtime", "Log", "Network"):
+            for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
                 await page.send(f"{domain}.enable")
             await page.look()
             yield page

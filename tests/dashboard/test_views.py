@@ -82,6 +82,7 @@ async def test_every_view_shows_what_it_is_for(proxy: kit.Served, page: Page) ->
     await page.until("document.querySelectorAll('.message.new').length >= 2")
     assert "What the model saw at step 5" in await page.run(TEXT)
     assert await page.run("document.querySelectorAll('a[download]').length") == 2
+    assert await page.nameless() == []
     for dark in (False, True):
         await page.look(dark=dark, height=1700)
         await page.run("scrollTo(0, 0)")
@@ -97,6 +98,7 @@ async def test_every_view_shows_what_it_is_for(proxy: kit.Served, page: Page) ->
         await page.until(
             f"{TEXT}.includes({word!r}) && !{TEXT}.includes('Loading') && !{TEXT}.includes('Reading')"
         )
+        assert await page.nameless() == []
         await page.shoot(name)
         await page.look(dark=True)
         await page.shoot(f"{name}-dark")

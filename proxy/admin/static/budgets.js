@@ -3,7 +3,7 @@
 import { AGAIN, calmly, follow, get } from "./api.js";
 import { bar } from "./charges.js";
 import { h, line, put } from "./dom.js";
-import { failed, since, turnLink, whose } from "./marks.js";
+import { failed, since, unseen, whose } from "./marks.js";
 import { askStop, askTopup } from "./orders.js";
 import { table } from "./table.js";
 import { amount, many, money, short, time } from "./words.js";
@@ -28,13 +28,13 @@ function columns(again) {
     ["Subject", (one) => whose(one.subject), "name"],
     ["Of", (one) => line(one.dimension, 40)],
     ["Window", (one) => line(one.window, 20)],
-    ["", (one) => bar(Number(one.used), Number(one.reserved), Number(one.limit), `${one.name} ${one.dimension}`)],
+    [unseen("Share of the limit"), (one) => bar(Number(one.used), Number(one.reserved), Number(one.limit), `${one.name} ${one.dimension}`)],
     ["Used", (one) => amount(one.dimension, one.used), "num"],
     ["Held", (one) => amount(one.dimension, one.reserved), "num"],
     ["Limit", (one) => amount(one.dimension, one.limit), "num"],
     ["Forecast", ahead, "num"],
-    ["", (one) => h("button", { type: "button", onclick: () => askTopup(one, again) }, "Top up …")],
-    ["", (one) => (STOPPABLE.has(one.scope) ? h("button", { type: "button", class: "risky", onclick: () => askStop(one.subject, one.scope) }, "Stop …") : null)],
+    [unseen("Top up"), (one) => h("button", { type: "button", onclick: () => askTopup(one, again) }, "Top up …")],
+    [unseen("Stop"), (one) => (STOPPABLE.has(one.scope) ? h("button", { type: "button", class: "risky", onclick: () => askStop(one.subject, one.scope) }, "Stop …") : null)],
   ];
 }
 
@@ -49,9 +49,8 @@ const ALERTS = [
   ["When", (event) => since(event.time)],
   ["What", (event) => h("span", { class: `badge ${event.type === "budget/exhausted" ? "bad" : event.type === "budget/alert" ? "warn" : ""}` }, line(what(event), 30))],
   ["Budget or policy", (event) => line(event.data.budget ?? event.data.policy ?? "", 40)],
-  ["Whose", (event) => whose(event.data.subject ?? event.data.id), "name"],
+  ["Whose", (event) => whose(event.data.subject ?? event.data.id ?? event.turn), "name"],
   ["Said", (event) => h("span", { class: "dim" }, line(said(event.data), 120)), "name wide"],
-  ["Turn", (event) => (event.turn && event.turn !== event.data.subject ? turnLink(event.turn) : "")],
 ];
 
 function what(event) {
@@ -97,12 +96,13 @@ export function budgets(main) {
   const load = async () => {
     top.load();
     try {
-      const [rows, alarms] = await Promise.all([get("budgets"), get("alerts", { limit: 100 })]);
+      const [rows, alarms] = await Promise.all([get("budgets"), get("alerts", { limit: 300 })]);
       counters.set(rows);
       put(none, "No counter yet. Budgets stand in the configuration; each counts from the first request that it holds.");
       none.hidden = rows.length > 0;
-      alerts.set(alarms);
-      quiet.hidden = alarms.length > 0;
+      const done = alarms.filter((event) => !String(event.data.kind ?? "").startsWith("would_")).slice(0, 100);
+      alerts.set(done);
+      quiet.hidden = done.length > 0;
     } catch (error) {
       put(none, failed(error));
       none.hidden = false;

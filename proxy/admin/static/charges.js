@@ -1,6 +1,7 @@
 // What a turn was charged to each budget, and how much room is left there.
 
 import { h, line } from "./dom.js";
+import { unseen } from "./marks.js";
 import { amount, count } from "./words.js";
 
 /** Charges by budget and dimension, from the settlements among a turn's events and the live counters. */
@@ -34,7 +35,7 @@ export function bar(used, reserved, limit, label) {
 export function budgetBars(charges) {
   if (!charges.length) return h("p", { class: "hint" }, "No budget holds this turn.");
   return h("div", { class: "scroll" }, h("table", { "aria-label": "Charged to budgets" },
-    h("thead", {}, h("tr", {}, ["Budget", "Of", "This turn", "Used", "Limit", ""].map((title, n) => h("th", { scope: "col", class: n > 1 && n < 5 ? "num" : null }, title)))),
+    h("thead", {}, h("tr", {}, ["Budget", "Of", "This turn", "Used", "Limit", unseen("Share of the limit")].map((title, n) => h("th", { scope: "col", class: n > 1 && n < 5 ? "num" : null }, title)))),
     h("tbody", {}, charges.map((one) => h("tr", {},
       h("td", {}, line(one.name, 40), " ", h("span", { class: "dim" }, line(one.scope, 30))),
       h("td", {}, line(one.dimension, 30)),

@@ -7,6 +7,11 @@ export function since(text) {
   return h("time", { datetime: text, title: clock(text), "data-ago": "" }, ago(text));
 }
 
+/** A column's title for those who do not see that none is needed. */
+export function unseen(text) {
+  return h("span", { class: "aside" }, text);
+}
+
 /** An id as a link where there is a view for it, else as text. */
 export function whose(id) {
   if (/^trn_/.test(id ?? "")) return turnLink(id);

@@ -1,6 +1,6 @@
 // `looptap report` as pictures: how turns end, how long they get, what they cost, how tools do.
 
-import { get } from "./api.js";
+import { calmly, get } from "./api.js";
 import { h, line, put, s } from "./dom.js";
 import { failed } from "./marks.js";
 import { nice } from "./plots.js";
@@ -18,15 +18,23 @@ export function reports(main) {
   const span = h("select", { "aria-label": "In which time" }, SPANS.map(([value, word]) => h("option", { value }, word)));
   const place = h("div", {}, h("p", { class: "none" }, "Reading the record …"));
   put(main, h("div", { class: "head" }, h("h1", {}, "Reports"), h("span", { class: "spring" }), span), place);
+  let told = null;
   const load = async () => {
     try {
-      draw(place, await get("report", { since: span.value }));
+      told = await get("report", { since: span.value });
+      draw(place, told);
     } catch (error) {
       put(place, failed(error));
     }
   };
   span.addEventListener("change", load);
+  const resized = calmly(() => { if (told) draw(place, told); }, 200);
+  addEventListener("resize", resized);
   load();
+  return () => {
+    resized.stop();
+    removeEventListener("resize", resized);
+  };
 }
 
 function draw(place, report) {
