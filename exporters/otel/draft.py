@@ -68,6 +68,10 @@ class Draft:
         self.start_ns = min(self.start_ns, other.start_ns)
         self.end_ns = max(self.end_ns, other.end_ns)
 
+    def release(self) -> None:
+        """It is out, and whoever still knows it needs no more than its id."""
+        self.attributes, self.events, self.links = {}, [], []
+
     @property
     def weight(self) -> int:
         """Roughly what it takes in memory while it waits, in bytes."""

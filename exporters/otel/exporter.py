@@ -184,6 +184,7 @@ class OtelExporter:
         for draft in drafts:
             if self._traces is not None:
                 self._traces.put(draft.span(self._who, self._scope), draft.weight)
+            draft.release()
 
     def _tell(self, happening: Happening, trace: int, span: int) -> None:
         if self._logs is not None:

@@ -66,6 +66,9 @@ class TurnState:
     known: bool = False
     """Its beginning, or its going on, was told in this process."""
     steps: dict[str, StepState] = field(default_factory=dict)
+    """Those that may still change."""
+    done: set[str] = field(default_factory=set)
+    """Those whose span is out, by id."""
     models: set[str] = field(default_factory=set)
     step_count: int = 0
     tool_calls: int = 0
@@ -83,6 +86,14 @@ class TurnState:
     asked: list[Part] = field(default_factory=list)
     answered: list[Part] = field(default_factory=list)
     last_ns: int = 0
+
+    def forget_done(self) -> None:
+        """Let go of steps whose span is out: a turn may have thousands."""
+        for id in [
+            id for id, step in self.steps.items() if step.ended and step.draft.sent and not step.tools
+        ]:
+            del self.steps[id]
+            self.done.add(id)
 
     def add_tool(self, call_id: str, tool: Draft) -> None:
         """Remember a tool call, for what is found about it."""

@@ -57,10 +57,13 @@ class Steps:
             )
             draft.put({**turn.common, "looptap.step.id": id, **names.step({})})
             step = turn.steps[id] = StepState(id, draft)
+            if id in turn.done:  # only what comes late to it
+                step.started = step.ended = draft.sent = True
         return step
 
     def start(self, turn: TurnState, record: Record) -> None:
         """Its request goes out."""
+        turn.forget_done()
         step = self.step(turn, record)
         step.started = True
         step.draft.start_ns = record.time_ns

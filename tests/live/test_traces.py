@@ -128,7 +128,10 @@ async def test_OBS_04_streams_cut_at_random_leave_no_span_open(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("trouble", ["dead", "slow", "refusing"])
-async def test_a_collector_in_trouble_costs_the_traffic_nothing(tmp_path: Path, trouble: str) -> None:
+async def test_a_collector_in_trouble_costs_the_traffic_nothing(
+    tmp_path: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.3")
     async with collecting() as collector:
         url = collector.url
         if trouble == "dead":

@@ -384,3 +384,24 @@ def test_odd_values_are_sent_as_text_and_lose_nothing_else() -> None:
     (event,) = [event for span in spans for _, event in span.events]
     assert event["looptap.evidence.tokens"] == str(2**70)
     assert len(event["looptap.evidence.many"]) == 20
+
+
+def test_a_long_turn_keeps_only_what_may_still_change() -> None:
+    play, made, drafts = Play(), Turns(PLAIN, lambda *_: None), []
+    asked = request(user("count"))
+    for number in range(100):
+        play.step(asked, call(f"toolu_{number:08d}"))
+        asked = grown(asked, assistant(call(f"toolu_{number:08d}")), results(result(f"toolu_{number:08d}")))
+    late = play.records[-1]
+    for second, record in enumerate(play.records):
+        made.take(record, float(second))
+        drafts += list(made.ripe(float(second)))
+        assert all(len(turn.steps) < 8 for turn in made._turns.values())
+    first = next(record for record in play.records if record.type == "step/attempt")
+    again = replace(first, data={**first.data, "attempt": 7, "exchange": "exc_late"}, time_ns=late.time_ns)
+    made.take(again, 1e6)
+    drafts += list(made.close())
+    spans = frozen(drafts)
+    forest(spans, reaching=False)
+    assert (len(named(spans, "agent_step")), len(named(spans, "chat"))) == (100, 101)
+    assert len(named(spans, "execute_tool")) == 100
