@@ -13,6 +13,7 @@ _ERRORS = {
     401: "No token, or a wrong one",
     403: "The Host is not served here, or another site's page began the request",
     404: "Nothing of that name",
+    413: "No order is that long",
     415: "Orders are JSON",
     503: "Not now; the line says why",
 }

@@ -29,9 +29,9 @@ class Ordering:
                   {JSON: shapes.many(shapes.COUNTER)}, fails=(503,)),
             Route("POST", "/api/v1/stop", self.stop,
                   "Refuse what a turn, thread, session or key asks from now on; `lift` lets it go on",
-                  {JSON: shapes.STOPPED}, takes=shapes.STOP, fails=(404, 415, 503)),
+                  {JSON: shapes.STOPPED}, takes=shapes.STOP, fails=(404, 413, 415, 503)),
             Route("POST", "/api/v1/topup", self.topup, "Raise a limit in its current window",
-                  {JSON: shapes.COUNTER}, takes=shapes.TOPUP, fails=(404, 415, 503)),
+                  {JSON: shapes.COUNTER}, takes=shapes.TOPUP, fails=(404, 413, 415, 503)),
         ]  # fmt: skip
 
     async def budgets(self, request: web.Request) -> web.Response:
