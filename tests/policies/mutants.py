@@ -79,9 +79,8 @@ def answered(row: dict[str, Any]) -> bool:
     return re.search(r'"type":\s*"error"', row.get("response_body") or "") is None
 
 
-def mutants(path: Path, most: int = MOST_LINES) -> Iterator[Mutant]:
+def mutants(rows: list[dict[str, Any]], most: int = MOST_LINES) -> Iterator[Mutant]:
     """The mutants of a recording, of at most so many of its requests."""
-    rows = rows_of(path)
     yield from _anthropic(rows, most)
     yield from _responses(rows, most)
     yield from _gemini(rows, most)

@@ -8,7 +8,6 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from tests.policies.mutants import (
@@ -22,7 +21,6 @@ from tests.policies.mutants import (
     inside,
     issued,
     live,
-    rows_of,
     times,
     went_on,
 )
@@ -31,9 +29,8 @@ SAME = "="
 Change = Callable[[dict[str, Any]], None]
 
 
-def more_mutants(path: Path, most: int = 1_000) -> Iterator[Mutant]:
+def more_mutants(rows: list[dict[str, Any]], most: int = 1_000) -> Iterator[Mutant]:
     """All further mutants of a recording, of at most so many of its requests."""
-    rows = rows_of(path)
     yield from _each(rows, most, _dressed)
     yield from _each(rows, most, _blocks)
     yield from _each(rows, most, _prefixes)

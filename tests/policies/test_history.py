@@ -113,13 +113,38 @@ def other_limits(asked: list[Any], fields: dict[str, Any]) -> None:
     fields.update(max_tokens=100, metadata={"user_id": "u"}, tool_choice={"type": "auto"})
 
 
+def edited_by_the_provider(asked: list[Any], fields: dict[str, Any]) -> None:
+    fields["context_management"] = {"edits": [{"type": "clear_tool_uses_20250919"}]}
+
+
+def reminded_behind_the_newest_result(asked: list[Any], fields: dict[str, Any]) -> None:
+    asked[-1]["content"].append(text("<system-reminder>Mind the gap.</system-reminder>"))
+
+
 def replaced(asked: list[Any], fields: dict[str, Any]) -> None:
     asked[:] = [user("Summary of all that was: nothing of it is left."), *asked[-2:]]
 
 
-@pytest.mark.parametrize("change", [None, marked, as_blocks, other_limits, replaced])
-def test_lawful_changes_are_silent(change: Any, tmp_path: Path) -> None:
-    assert told(talk(change), tmp_path, History()) == []
+LAWFUL = [
+    None, marked, as_blocks, other_limits, edited_by_the_provider, reminded_behind_the_newest_result,
+    replaced,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["claude-fable-5-2", "claude-opus-4-6"])
+@pytest.mark.parametrize("change", LAWFUL)
+def test_lawful_changes_are_silent(change: Any, model: str, tmp_path: Path) -> None:
+    assert told(talk(change, model=model), tmp_path, History()) == []
+
+
+def test_what_the_provider_cleared_itself_is_no_lost_cache(tmp_path: Path) -> None:
+    rows = talk(edited_by_the_provider, model="claude-opus-4-6")
+    for n, (read, written) in enumerate([(0, 9000), (9000, 500), (9500, 500), (0, 3000)]):
+        answer = json.loads(rows[n]["response_body"])
+        answer["usage"] |= {"cache_read_input_tokens": read, "cache_creation_input_tokens": written}
+        answer["context_management"] = {"applied_edits": [{"type": "clear_tool_uses_20250919"}]}
+        rows[n]["response_body"] = json.dumps(answer)
+    assert told(rows, tmp_path, History()) == []
 
 
 def test_WIRE_17_the_attribution_block_is_not_the_instructions(tmp_path: Path) -> None:

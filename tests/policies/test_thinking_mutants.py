@@ -19,6 +19,7 @@ from proxy.chain import Chain, Link
 from proxy.replay import run
 from tests.policies.mutants import MOST_LINES, RECORDINGS, Mutant, mutants, rows_of
 from tests.policies.mutants_more import SAME, more_mutants
+from tests.policies.streams import streamed
 
 FILES = sorted(RECORDINGS.glob("*/*.jsonl"), key=lambda path: path.name)
 SIGNED = [
@@ -27,7 +28,7 @@ SIGNED = [
     if re.search(r"thought_?[sS]ignature|signature|encrypted_content", path.read_text())
 ][::3]
 """Every third of those in which reasoning may come back: the others are more of the same."""
-LARGE = 300_000
+LARGE = 200_000
 SHARED = Path(os.environ.get("LOOPTAP_SHARED") or Path(__file__).parents[3] / "shared")
 
 
@@ -71,30 +72,46 @@ def lines(path: Path) -> int:
     return 1 if path.stat().st_size > LARGE else MOST_LINES
 
 
-def wrong(path: Path, made: Iterable[Mutant], place: Path) -> list[str]:
+def wrong(name: str, rows: list[Any], made: Iterable[Mutant], place: Path) -> list[str]:
     """Everything that is wrong with what is said of some mutants of a recording."""
-    rows, as_it_was, said = rows_of(path), {}, []
+    as_it_was: dict[int, list[Any]] = {}
+    said: list[str] = []
     for mutant in made:
         line = len(mutant.rows) - 1
         if mutant.kind == SAME and line not in as_it_was:
             as_it_was[line] = plain(findings(rows[: line + 1], place), line)
         for one in complaints(mutant, findings(mutant.rows, place), as_it_was.get(line, [])):
-            said.append(f"{path.name[:80]}:{line + 1}: {one}")
+            said.append(f"{name[:80]}:{line + 1}: {one}")
     return said
+
+
+def whole_and_streamed(path: Path) -> list[tuple[str, list[dict[str, Any]]]]:
+    """A recording as it is, and with its whole replies told as streams, where it has some."""
+    rows = rows_of(path)
+    other = [streamed(row) for row in rows]
+    return [(path.name, rows), *([(f"{path.name}, streamed", other)] if other != rows else [])]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem[:60])
 def test_each_mutant_is_told_and_each_lawful_change_is_not(path: Path, tmp_path: Path) -> None:
-    assert wrong(path, mutants(path, lines(path)), tmp_path / "mutant.jsonl") == []
+    rows = rows_of(path)
+    assert wrong(path.name, rows, mutants(rows, lines(path)), tmp_path / "mutant.jsonl") == []
 
 
 @pytest.mark.parametrize("path", SIGNED, ids=lambda path: path.stem[:60])
 def test_so_are_mutants_of_other_blocks_and_in_another_dress(path: Path, tmp_path: Path) -> None:
-    assert wrong(path, more_mutants(path, lines(path)), tmp_path / "mutant.jsonl") == []
+    rows = rows_of(path)
+    assert wrong(path.name, rows, more_mutants(rows, lines(path)), tmp_path / "mutant.jsonl") == []
+
+
+@pytest.mark.parametrize("path", SIGNED, ids=lambda path: path.stem[:60])
+def test_so_are_mutants_of_replies_that_came_as_streams(path: Path, tmp_path: Path) -> None:
+    for name, rows in whole_and_streamed(path)[1:]:
+        assert wrong(name, rows, mutants(rows, 1), tmp_path / "mutant.jsonl") == []
 
 
 @pytest.mark.real
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(1_400)
 def test_every_mutant_of_the_recordings_outside_the_tree(tmp_path: Path) -> None:
     files = [
         path
@@ -106,12 +123,16 @@ def test_every_mutant_of_the_recordings_outside_the_tree(tmp_path: Path) -> None
     assert len(files) > 400, "set LOOPTAP_SHARED to the folder that holds corpus and client-traffic"
     said, place = [], tmp_path / "mutant.jsonl"
     for path in files:
-        said += wrong(path, mutants(path, most=1_000), place) + wrong(path, more_mutants(path), place)
+        for name, rows in whole_and_streamed(path):
+            said += wrong(name, rows, mutants(rows, most=1_000), place)
+            said += wrong(name, rows, more_mutants(rows), place)
     assert said == []
 
 
 def test_the_suite_is_not_empty() -> None:
-    made = Counter(mutant.kind or "lawful" for path in FILES for mutant in mutants(path, lines(path)))
+    made = Counter(
+        mutant.kind or "lawful" for path in FILES for mutant in mutants(rows_of(path), lines(path))
+    )
     assert made.keys() >= {
         "dropped", "modified", "reordered", "duplicated", "converted", "incomplete", "resurrected",
         "prefix_changed", "lawful",
