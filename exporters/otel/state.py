@@ -94,14 +94,12 @@ class TurnState:
         ]:
             del self.steps[id]
             self.done.add(id)
+        self.tools = {id: tool for id, tool in self.tools.items() if not tool.sent}
 
     def add_tool(self, call_id: str, tool: Draft) -> None:
         """Remember a tool call, for what is found about it."""
-        self.tools[call_id] = tool
-        if len(self.tools) > MOST_TOOLS:
-            self.tools = {id: one for id, one in self.tools.items() if not one.sent}
-            while len(self.tools) > MOST_TOOLS:
-                del self.tools[next(iter(self.tools))]
+        if len(self.tools) < MOST_TOOLS:
+            self.tools[call_id] = tool
 
     def add(self, attempt: Mapping[str, Any]) -> None:
         """Add a model call to what the turn sums up."""
