@@ -140,7 +140,7 @@ def _chained(base: bytes, prefix: int, suffix: int, middle: bytes) -> bytes:
 
 
 class Bases:
-    """The writer's recent request bodies, by exchange: the bases that the next ones are compared with.
+    """The newest request body of each thread, by exchange: the bases that the next ones are compared with.
 
     Bounded by bytes; a body pushed out only means that the next one is stored whole. Bodies are
     the same objects that the reading side holds, so they weigh little of its own.
@@ -195,6 +195,8 @@ class Bases:
         self._bytes += len(kept.body) - (len(old.body) if old is not None else 0)
         self._kept[exchange] = kept
         if thread is not None:
+            before = self._kept.pop(self._newest.get(thread, ""), None)
+            self._bytes -= len(before.body) if before is not None else 0
             self._newest[thread] = exchange
         while self._bytes > self.max_bytes:
             self._bytes -= len(self._kept.popitem(last=False)[1].body)

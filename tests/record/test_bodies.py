@@ -105,6 +105,15 @@ def test_deltas_that_add_up_to_the_body_end_in_a_whole_frame() -> None:
     assert wholes >= 10
 
 
+def test_of_each_thread_only_the_newest_body_stays_at_hand() -> None:
+    bases = Bases()
+    for n in range(50):
+        body = b"history " * 100 * (n + 1)
+        bases.place(n, xid(n), f"thr_{n % 2}", body, bases.base(None, f"thr_{n % 2}"), None, 0)
+    assert [kept.no for kept in bases._kept.values()] == [48, 49]
+    assert bases._bytes == sum(len(kept.body) for kept in bases._kept.values())
+
+
 def test_bases_stay_within_their_bytes_and_a_lost_base_only_costs_a_whole_frame() -> None:
     bases = Bases(max_bytes=100_000)
     for no in range(1, 50):
