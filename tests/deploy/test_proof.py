@@ -1,4 +1,4 @@
-"""Compose, Kubernetes and systemd files, read by what reads them in earnest."""
+"""Container, compose, Kubernetes and systemd files, read by what reads them in earnest."""
 
 import json
 import re
@@ -51,6 +51,14 @@ def test_the_compose_file_follows_the_specification() -> None:
 def test_a_wrong_word_in_a_compose_file_is_found(tmp_path: Path) -> None:
     (tmp_path / "compose.yaml").write_text("services: {a: {image: 'a:1', reed_only: true}}\n")
     assert "reed_only" in proof("compose", tmp_path / "compose.yaml").stderr
+
+
+def test_the_engines_own_parser_reads_the_dockerfile(tmp_path: Path) -> None:
+    done = proof("dockerfile", DEPLOY / "Dockerfile")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[::3] == ["FROM"] * 2
+    (tmp_path / "Dockerfile").write_text((DEPLOY / "Dockerfile").read_text().replace("EXPOSE", "EXPOZE"))
+    assert "EXPOZE" in proof("dockerfile", tmp_path / "Dockerfile").stderr
 
 
 @pytest.mark.parametrize("folder", ["sidecar", "gateway"])

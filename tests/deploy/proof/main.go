@@ -3,6 +3,7 @@
 //	proof compose FILE       the compose file against the compose specification, merged and normalised
 //	proof kustomize FOLDER   builds the folder, decodes each object strictly (unknown fields are errors)
 //	                         and prints what was built
+//	proof dockerfile FILE    each instruction, read by the parser of the engine that builds it
 //
 // It contacts nothing. Exit code 1: the problem is on stderr.
 package main
@@ -13,6 +14,8 @@ import (
 	"os"
 
 	"github.com/compose-spec/compose-go/v2/cli"
+	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"github.com/moby/buildkit/frontend/dockerfile/parser"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
@@ -22,7 +25,7 @@ import (
 
 func main() {
 	if len(os.Args) != 3 {
-		fail(fmt.Errorf("usage: proof compose FILE | proof kustomize FOLDER"))
+		fail(fmt.Errorf("usage: proof compose FILE | proof kustomize FOLDER | proof dockerfile FILE"))
 	}
 	var text []byte
 	var err error
@@ -31,6 +34,8 @@ func main() {
 		text, err = compose(os.Args[2])
 	case "kustomize":
 		text, err = kustomize(os.Args[2])
+	case "dockerfile":
+		text, err = dockerfile(os.Args[2])
 	default:
 		err = fmt.Errorf("no such check: %s", os.Args[1])
 	}
@@ -75,4 +80,28 @@ func kustomize(folder string) ([]byte, error) {
 		}
 	}
 	return built.AsYaml()
+}
+
+func dockerfile(file string) ([]byte, error) {
+	source, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer source.Close()
+	parsed, err := parser.Parse(source)
+	if err != nil {
+		return nil, err
+	}
+	stages, _, err := instructions.Parse(parsed.AST, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range parsed.Warnings {
+		return nil, fmt.Errorf("%s: %s", file, warning.Short)
+	}
+	var told []byte
+	for _, stage := range stages {
+		told = fmt.Appendf(told, "FROM %s %d\n", stage.BaseName, len(stage.Commands))
+	}
+	return told, nil
 }
