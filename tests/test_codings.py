@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.reading.codings import Decoding, Undecodable, decode_body, encodings
+from proxy.reading.codings import Decoding, Undecodable, decode_body, encode_body, encodings
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -32,6 +32,14 @@ BODY = ('{"text":"' + "snow \u2603 and more of it, " * 3_000 + '"}').encode()
 each = pytest.mark.parametrize(
     ("name", "encode"), CODINGS, ids=["gzip", "x-gzip", "zlib", "deflate", "br", "zstd"]
 )
+
+
+@each
+def test_a_body_is_coded_again_as_it_came(name: str, encode: Callable[[bytes], bytes]) -> None:
+    for field in (name.encode(), f"gzip, {name}".encode()):
+        assert encode_body(BODY, field) != BODY
+        assert decode_body(encode_body(BODY, field), field, 10**6) == BODY
+    assert encode_body(BODY, b"identity") is BODY
 
 
 @each

@@ -27,6 +27,7 @@ from proxy.model import (
     Upstream,
 )
 from proxy.ports import View
+from proxy.reading.insertions import without
 from proxy.replay import Replay
 from proxy.tracking.nudges import at_the_end, joined, standing
 from proxy.verdict import Action, Decision, Edit, Terminal
@@ -281,6 +282,15 @@ def test_a_coded_body_is_coded_again(coding: str) -> None:
     told = json.loads(undo[coding](opened.body))["messages"]
     assert told[1] == {"role": "system", "content": "mind step 0"}
     assert opened.out.coded
+
+
+def test_a_lowered_limit_and_a_nudge_stand_side_by_side() -> None:
+    stage = Stage(Says(0))
+    opened = stage.open()
+    asked = opened.out.plain
+    assert opened.clamp(100)
+    assert nudges(opened) == [(1, "mind step 0")]
+    assert without(opened.body, opened.out.ours) == asked.replace(b'"max_tokens": 4096', b'"max_tokens": 100')
 
 
 def test_our_own_policies_see_nothing_of_it() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from proxy import app
 from tests.live.kit import Json, Message, Peer, Stage, answer_head, bare, stage
@@ -40,12 +41,15 @@ class Client:
         self.here, self.model, self.loop = here, model, loop
         self.count = 0
 
-    async def ask(self, *, status: int = 200, last: bool = False) -> bytes:
+    async def ask(self, *, status: int = 200, last: bool = False, coded: bool = False) -> bytes:
         """One exchange; answers the body that went upstream."""
         self.count += 1
         said = Said(self.count, "Done." if last else "", () if last else ("the same",), status=status)
         self.model.play = play = self.loop.ask(said)
-        answer = await self.here.ask(play.target, play.request_body, pairs(play.line["request_headers"]))
+        body, fields = play.request_body, pairs(play.line["request_headers"])
+        if coded:
+            body, fields = zstandard.compress(body), [*fields, ("Content-Encoding", "zstd")]
+        answer = await self.here.ask(play.target, body, fields)
         assert answer.status == status
         assert answer.body == play.response
         if status == 200:
@@ -132,6 +136,23 @@ async def hold_equal(here: Stage, place: Path, asked: list[bytes], sent: list[by
     assert last is not None
     assert here.looptap("show", last, "--request") == sent[-1]
     assert here.warnings == []
+
+
+async def test_a_coded_body_is_nudged_too_and_its_log_replays(tmp_path: Path) -> None:
+    async with looping(tmp_path, "responses") as client:
+        for _ in range(3):
+            await client.ask(coded=True)
+        asked = json.dumps(client.loop.body())
+        sent = zstandard.decompress(await client.ask(coded=True))
+        assert b"3 times in a row" in sent
+        await client.here.idle()
+        live = bare(await client.here.live_tree())
+        log = await client.here.write_log(tmp_path / "log.jsonl")
+        last = json.loads(log.read_text().splitlines()[-1])
+        assert last["request_body"] == asked
+        ((at, text),) = last["inserted"]
+        assert (asked[:at] + text + asked[at:]).encode() == sent
+        assert bare(client.here.replay(log)) == live
 
 
 async def test_a_retry_and_a_count_carry_the_same_bytes(tmp_path: Path) -> None:
