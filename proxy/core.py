@@ -558,10 +558,14 @@ class Opened:
         if self._dialect is None or self.ended_by is None:
             return None
         reply = self._dialect.refusal(self.request, replace(self.ended_by, kind="deny"), self.exchange.id)
+        self._note_ours(reply)
+        return reply
+
+    def _note_ours(self, reply: Reply) -> None:
+        """Record an answer of our own as the one that came: a replay learns from it why."""
         self._response = ResponseHead(reply.status, b"", tuple(reply.headers))
         if self._kept is not None:
             self._kept = [reply.body]
-        return reply
 
     # -- the reply
 
@@ -784,6 +788,9 @@ class Opened:
 
     def _capture_end(self, end: EndKind, now_ns: int) -> None:
         response = self._response
+        if end == "refused" and self.refusal is not None:
+            self._note_ours(self.refusal)
+            response = self._response
         self._core.sink.capture(
             CaptureEnd(
                 exchange=self.exchange.id,

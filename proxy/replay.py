@@ -220,7 +220,7 @@ class Replay:
 
     @staticmethod
     def _close(opened: Opened, line: Line, now_ns: int) -> None:
-        if line.response is not None:
+        if line.response is not None and (line.end != "refused" or _was_cut(line)):
             opened.respond(line.response, now_ns)
             if line.response_body:
                 opened.feed(line.response_body, now_ns)
@@ -353,8 +353,10 @@ def _refusal(response: ResponseHead | None) -> Terminal:
 def _was_cut(line: Line) -> bool:
     """Whether the recorded proxy ended the reply under way: with events of its own behind the provider's, or
     (before any byte had gone out) with an answer that says so."""
-    told = line.response.get(b"x-looptap-refused") if line.response is not None else None
-    return line.response is not None and (told is None or b"; cut=True" in told)
+    if line.response is None:
+        return False
+    told = line.response.get(b"x-looptap-refused")
+    return line.response.status < 400 if told is None else b"; cut=True" in told
 
 
 def _cut_by(line: Line) -> Terminal:
