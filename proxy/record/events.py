@@ -5,6 +5,7 @@ fifth of the processor time. A run is a JSON list ``[[time_ns, type, step, data]
 step 0 stands for "as in the event before"; but for the smallest, runs are compressed.
 """
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
@@ -29,11 +30,20 @@ _PACK_FROM = 300
 _DICT_1 = zstandard.ZstdCompressionDict(EVENTS_1, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
 _DICT_1.precompute_compress(level=1)
 _PACK = zstandard.ZstdCompressor(level=1, write_checksum=False, dict_data=_DICT_1)
-_UNPACK = zstandard.ZstdDecompressor(dict_data=_DICT_1)
 _PACKED_1 = b"\x01"
 """First byte of a run packed with the first dictionary; plain JSON begins with a bracket."""
 _LARGEST_RUN = 64 << 20
 _INT64 = 1 << 63
+
+
+class _Unpacker(threading.local):
+    """One for each thread: the library's spoil each other's output when two threads use one."""
+
+    def __init__(self) -> None:
+        self.zstd = zstandard.ZstdDecompressor(dict_data=_DICT_1)
+
+
+_UNPACKER = _Unpacker()
 
 
 def kinds_mask(types: Iterable[str]) -> int:
@@ -66,7 +76,7 @@ def encode(run: list[Record]) -> tuple[int, bytes]:
 
 def decode(data: bytes, session: str | None, thread: str | None, turn: str | None) -> Iterator[Record]:
     """The records of a stored run."""
-    text = data if data[:1] == b"[" else _UNPACK.decompress(data[1:], max_output_size=_LARGEST_RUN)
+    text = data if data[:1] == b"[" else _UNPACKER.zstd.decompress(data[1:], max_output_size=_LARGEST_RUN)
     step: str | None = None
     for time_ns, kind, own_step, facts in orjson.loads(text):
         step = step if own_step == 0 else own_step

@@ -1,6 +1,7 @@
 """Lists by filter and page, steps as the model saw them, and a record that is begun anew."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,20 @@ def test_a_record_that_is_begun_anew_is_seen(tmp_path: Path) -> None:
     assert len(catalog.turns(5, None, {})) == 2
     catalog.close()
     assert len(catalog.turns(5, None, {})) == 2
+
+
+def test_many_threads_read_at_once(tmp_path: Path) -> None:
+    long = {**kit.DROPPED, "evidence": {"quotes": {"text": " ".join(map(str, range(60_000)))}}}
+    step = (kit.body(kit.ASKED), kit.answer({"type": "text", "text": "Done."}, stop="end_turn"))
+    writer = RecordWriter(tmp_path)
+    writer.write([event for number in range(1, 9) for event in kit.events(number, [step], finding=long)])
+    writer.close()
+    catalog = RecordCatalog(tmp_path)
+
+    def read(number: int) -> int:
+        events = catalog.turn_events(kit.ident("trn", 1 + number % 8), 0, 100)
+        return len(events or ())
+
+    with ThreadPoolExecutor(6) as pool:
+        assert len(set(pool.map(read, range(120)))) == 1
+    catalog.close()
