@@ -117,7 +117,7 @@ class Reading:
         if turn is not None:
             if self._parts.trace_url is not None and (url := self._parts.trace_url(turn["id"])):
                 turn["trace_url"] = url
-            if self._parts.orders is not None:
+            if turn["open"] and self._parts.orders is not None:
                 turn["forecast"] = await self._parts.orders().forecast(turn)
         return found(turn)
 
