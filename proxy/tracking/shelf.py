@@ -12,10 +12,10 @@ from proxy.tracking.threads import Scope, Thread
 
 LIVELY = 300
 """Threads last used that keep all steps a thread may keep; those behind them keep a few."""
-RESTING_STEPS = 4
+RESTING_STEPS = 2
 KEPT_TEXTS = 4
 """Newest replies of a thread whose text is kept, to know them when they come back rewritten."""
-THREAD_BYTES = 2_000
+THREAD_BYTES = 6_000
 STEP_BYTES = 2_000
 CALL_BYTES = 200
 MESSAGE_BYTES = 900

@@ -32,6 +32,8 @@ from proxy.model import (
 
 NEWEST_STEPS = 32
 """Steps of a thread that stay at hand one by one; older ones are thinned to powers of two."""
+MILESTONES = frozenset({0, *(4**n for n in range(12))})
+"""Old steps that stay although their thread is at rest."""
 CLIPPED = 16_000
 """Characters of a reply kept to recognise it when a client rewrites it."""
 KEPT_ENDS = 4
@@ -356,9 +358,10 @@ class Scope:
                 thread.steps.remove(old)
 
     def thin(self, thread: Thread, newest: int) -> None:
-        """Forget old steps as ``add_step`` does, but for fewer of the newest."""
-        for old in thread.steps[:-newest]:
-            if old.index & (old.index - 1) and not old.running:
+        """Keep of a thread at rest its newest whole steps, what came behind them, and a few old ones."""
+        whole = [step.index for step in thread.steps if step.whole][-newest:]
+        for old in thread.steps if whole else ():
+            if old.index < whole[0] and old.index not in MILESTONES and not old.running:
                 self.forget_step(old)
         thread.steps = [step for step in thread.steps if not step.forgotten]
 
