@@ -20,7 +20,6 @@ from proxy.reading.codings import decode_body
 from proxy.reading.insertions import without
 from proxy.record import Reader, StoredExchange
 
-
 _LARGEST = 1 << 30
 
 

@@ -234,7 +234,7 @@ def test_each_module_says_what_lives_in_it(package: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "package", ["", "admin", "catalog", "money", "reading", "terminal", "tracking", "wire"]
+    "package", ["", "admin", "catalog", "core", "money", "reading", "terminal", "tracking", "wire"]
 )
 def test_the_map_names_every_module(package: str) -> None:
     folder = ROOT / "proxy" / package

@@ -1,0 +1,86 @@
+"""The straight line without its awaits: opened → fed → closed.
+
+``Core`` strings together what thinks: dialects, reading, tracker, chain, tap, prices. It owns no
+socket, clock, file or random source, so the live shell (``exchange``) and the offline one
+(``replay``) run exactly this code: a bug seen live is a file that replays.
+
+``opened`` is one exchange on its way, from top to bottom; ``parts`` what all of them think with;
+``heard`` the reply as it comes, ``ending`` how it ended and what it took; ``reminders`` our own text in
+a request; ``scribe`` what is recorded of an exchange; ``views`` what policies see.
+
+Nothing in here may cost traffic. ``open`` hands back the body to forward (the very same object
+unless something edited it); the shells call every method through their own guard, and what
+cannot be read is relayed and counted as unmodelled.
+"""
+
+from proxy.core.ending import NOTHING, attempt_outcome
+from proxy.core.opened import Opened
+from proxy.core.parts import CoreSettings, DialectTable, Parts, Prices, Standing
+from proxy.model import Exchange, Head, ModelRequest, Upstream
+from proxy.ports import Dialect, Unreadable
+from proxy.reading.library import read
+from proxy.verdict import Terminal
+
+__all__ = [
+    "NOTHING",
+    "Core",
+    "CoreSettings",
+    "DialectTable",
+    "Opened",
+    "Prices",
+    "Standing",
+    "attempt_outcome",
+]
+
+
+class Core(Parts):
+    """Everything that thinks about an exchange. One per process; used from one thread."""
+
+    def match(self, head: Head, upstream: Upstream, path: str) -> bool:
+        """Whether a dialect reads this route, so that the body is wanted whole."""
+        return self.dialects(head.method, path, upstream, head) is not None
+
+    def open(
+        self, exchange: Exchange, body: bytes, now_ns: int, *, refused: Terminal | None = None
+    ) -> Opened:
+        """Read and place a request whose body is at hand.
+
+        ``refused``: how this very request was refused when it was recorded (replay).
+        """
+        opened = self.begin(exchange, body)
+        opened.place(now_ns, refused=refused)
+        return opened
+
+    def begin(self, exchange: Exchange, body: bytes) -> Opened:
+        """Read a request; ``place`` follows, after the shell has looked for its thread elsewhere."""
+        opened = Opened(self, exchange, body)
+        opened.read()
+        return opened
+
+    def stranger(self, exchange: Exchange, body: bytes, now_ns: int) -> tuple[Dialect, ModelRequest] | None:
+        """A model call that would begin a conversation tied to nothing known; None for every other.
+
+        Read only: neither kept nor placed, so that a storm of such calls drives out nothing of use.
+        """
+        upstream, head = exchange.upstream, exchange.head
+        dialect = self.dialects(head.method, exchange.path, upstream, head) if upstream is not None else None
+        if dialect is None or head.method != "POST" or head.get(b"content-encoding") is not None:
+            return None
+        try:
+            request = read(dialect, exchange, body, None).request
+        except Unreadable:
+            return None
+        known = request.operation != "chat" or not self.tracker.is_stranger(exchange, request, now_ns)
+        return None if known else (dialect, request)
+
+    def relay(self, exchange: Exchange, now_ns: int) -> Opened:
+        """An exchange that no dialect reads: bodies stream past, only its shape is recorded."""
+        self.unread("no model call")
+        opened = Opened(self, exchange, None)
+        opened.admit(now_ns)
+        return opened
+
+    def tick(self, now_ns: int) -> None:
+        """Let time pass: turns whose client never came back are closed."""
+        self.tracker.tick(now_ns)
+        self.judge_ended()

@@ -1,0 +1,44 @@
+"""How an attempt ended and what it took, from the wire's end and what the reply says. Pure functions."""
+
+from collections.abc import Callable
+from decimal import Decimal
+
+from proxy.model import AttemptOutcome, Cost, EndKind, Outcome, ResponseHead, Usage
+
+NOTHING = Cost(Decimal(0), "measured")
+"""An attempt that the provider answered with an error, or never took: it bills nothing."""
+
+
+def attempt_outcome(
+    end: EndKind, response: ResponseHead | None, reply: Outcome, *, cut: bool = False
+) -> AttemptOutcome:
+    """How an attempt ended, from the wire's end and what the reply says.
+
+    A reply that was whole when its reader left is complete: several SDKs close the connection at
+    the terminal event without waiting for the end of the body. ``cut``: we ended it under way.
+    """
+    if end == "refused":
+        return "cut" if cut else "refused"
+    if response is None:
+        return "client_gone" if end == "client_gone" else "failed"
+    if response.status >= 400 or reply.error is not None:
+        return "failed"
+    if reply.whole:
+        return "complete"
+    return "client_gone" if end == "client_gone" else "cut"
+
+
+def usage_of(
+    outcome: AttemptOutcome, reply: Outcome, *, billed: bool, estimate: Callable[[], Usage]
+) -> tuple[Usage | None, bool]:
+    """The tokens to book, and whether they are a guess (a reply whose usage never came whole).
+
+    ``billed``: the upstream has begun to answer, or has the request and may go on without us.
+    """
+    if reply.deferred:
+        return None, False  # the fetch that brings the reply brings them
+    if outcome in ("failed", "refused") and reply.usage is None:
+        return None, False
+    if reply.usage is not None and (reply.whole or outcome == "complete"):
+        return reply.usage, False
+    return (estimate(), True) if billed else (None, False)

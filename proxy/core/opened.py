@@ -1,0 +1,441 @@
+"""One exchange on its way, from its request to its end: read, placed, judged, heard, settled.
+
+The one invariant: ``close`` is called exactly once, and whatever was opened (attempt, tab, capture)
+ends there, on every way out.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from proxy.chain import Point, Ruling
+from proxy.core.ending import NOTHING, attempt_outcome, usage_of
+from proxy.core.heard import Heard
+from proxy.core.parts import Parts
+from proxy.core.reminders import Reminders
+from proxy.core.scribe import Scribe, capture_end, capture_start
+from proxy.core.views import view_of
+from proxy.model import (
+    Attempt,
+    Cost,
+    EndKind,
+    Exchange,
+    ModelRequest,
+    Outcome,
+    ResponseHead,
+    Splice,
+    Usage,
+)
+from proxy.outgoing import Outgoing
+from proxy.ports import Dialect, Tab, Unreadable, View
+from proxy.reading.codings import Undecodable
+from proxy.reading.library import Reading
+from proxy.tracking.placement import Placement
+from proxy.verdict import Balance, Edit, Reply, Terminal
+
+
+class Opened:
+    """One exchange: ``respond``, ``feed`` and, exactly once, ``close``."""
+
+    __slots__ = (
+        "_captured", "_dialect", "_heard", "_parts", "_reading", "_reminders", "_reply", "_scribe",
+        "_sent_ns", "_waits", "ended_by", "exchange", "fetches", "on_cut", "out", "placement", "refusal",
+        "request", "splice", "tab", "warnings",
+    )  # fmt: skip
+
+    def __init__(self, parts: Parts, exchange: Exchange, body: bytes | None) -> None:
+        self._parts = parts
+        self.exchange = exchange
+        self.out = Outgoing(body if body is not None else b"", exchange.head.get(b"content-encoding"))
+        """What the client sent, and what goes upstream."""
+        self.request: ModelRequest | None = None
+        self.refusal: Reply | None = None
+        self.placement: Placement | None = None
+        self.warnings: tuple[str, ...] = ()
+        """What policies warned of before the request went out: ``policy/kind``."""
+        self.splice: Splice | None = None
+        self.tab: Tab | None = None
+        """What was reserved for this exchange; it is told how the exchange ended, once."""
+        self.fetches: str | None = None
+        """Id of the reply that this exchange only fetches."""
+        self.ended_by: Terminal | None = None
+        """Why the reply is ended under way."""
+        self.on_cut: Callable[[], None] | None = None
+        """How the shell ends it; where there is nothing to end, None."""
+        self._dialect: Dialect | None = None
+        self._reading: Reading | None = None
+        """The request as read, until it is placed."""
+        self._scribe: Scribe | None = None
+        self._reminders: Reminders | None = None
+        self._heard = Heard(
+            keep=parts.settings.record_bodies and body is not None,
+            max_kept=parts.settings.max_reply,
+            at_once=parts.chain.wants_deltas,
+        )
+        self._captured = False
+        self._waits = False
+        """Nothing has gone upstream yet (known only where the shell reserves first)."""
+        self._sent_ns: int | None = None
+        self._reply: Outcome | None = None
+
+    @property
+    def body(self) -> bytes:
+        """What goes upstream; the identical object when nothing edited it."""
+        return self.out.body
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """Who reads and words this exchange."""
+        return self._dialect
+
+    # -- the request
+
+    def read(self) -> None:
+        """Read the request."""
+        self._guarded(self._read)
+
+    def place(self, now_ns: int, *, number: int | None = None, refused: Terminal | None = None) -> None:
+        """Find out whose the request is, and judge it. ``number``: its number, where others came before."""
+        if number is not None:
+            self.exchange = replace(self.exchange, number=number)
+        self._guarded(lambda: self._place(now_ns, refused))
+        if not self._waits:
+            self._capture_start(now_ns)
+
+    def _guarded(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except (Unreadable, Undecodable) as problem:
+            self._parts.unread(str(problem) or type(problem).__name__)
+        except Exception as error:  # noqa: BLE001 - a bug of ours: this exchange is relayed unseen
+            self._parts.on_fault("open", error)
+            self._parts.unread("internal fault")
+
+    def _read(self) -> None:
+        parts, exchange = self._parts, self.exchange
+        assert exchange.upstream is not None
+        dialect = parts.dialects(exchange.head.method, exchange.path, exchange.upstream, exchange.head)
+        if dialect is None:
+            raise Unreadable("no model call")
+        self._dialect = dialect
+        if exchange.head.method == "GET":
+            self.request = dialect.read_request(exchange.head, exchange.path, {}, ())
+            return
+        reading = parts.library.read(dialect, exchange, self.out.read(parts.settings.max_decoded))
+        if not self.out.coded:
+            self.splice = reading.splice
+        self.request, self._reading = reading.request, reading
+
+    def _place(self, now_ns: int, refused: Terminal | None) -> None:
+        parts, exchange, dialect = self._parts, self.exchange, self._dialect
+        if dialect is None or self.request is None:
+            return
+        reading, self._reading = self._reading, None
+        if reading is None:
+            self._place_fetch(self.request, now_ns)
+            return
+        if reading.request.operation in ("count", "other"):
+            self.out.carry(dialect, reading, parts.tracker.nudges_beside(exchange, reading.request, now_ns))
+            parts.unread(f"{reading.request.operation}, no step")
+            return
+        placement = self._belongs(parts.tracker.place(exchange, reading.request, now_ns))
+        parts.judge_ended()
+        if placement.new_turn:
+            self._judge("turn_start", now_ns)
+        self._judge("step_start", now_ns)
+        if self.refusal is None and self._reminders is not None:
+            self._reminders.say(dialect, reading, now_ns)
+        if self.refusal is None and refused is not None:
+            parts.tracker.refuse(placement, refused, now_ns)
+            parts.judge_ended()
+        elif self.refusal is None and (parts.reserves or self.unsaved):
+            self._waits = True
+        elif self.refusal is None:
+            parts.tracker.admit(placement, now_ns)
+
+    def _place_fetch(self, asked: ModelRequest, now_ns: int) -> None:
+        """A reply made in the background is fetched: the order was judged, and is already paid for."""
+        parts = self._parts
+        placement = parts.tracker.fetch(self.exchange, asked, now_ns)
+        if placement is None:
+            self.request = None
+            parts.unread("a stored reply")
+            return
+        self.fetches = asked.held
+        self.request = self._belongs(placement).request
+        parts.tracker.admit(placement, now_ns)
+
+    def _belongs(self, placement: Placement) -> Placement:
+        self.placement = placement
+        self._scribe = Scribe(self._parts, self.exchange, placement)
+        self._reminders = Reminders(self._parts, self._scribe, self.out)
+        return placement
+
+    # -- what the shell waited for: a thread stored, the verdict of the ledger
+
+    @property
+    def unsaved(self) -> bool:
+        """It carries something of ours that the shell has to store first; then it calls ``keep``."""
+        return self._reminders is not None and self._reminders.unsaved
+
+    def keep(self, now_ns: int, *, safe: bool) -> None:
+        """A new nudge is stored with its thread; or it could not be, and then it does not go out."""
+        assert self._reminders is not None
+        self._reminders.stored(now_ns, safe=safe)
+        if not self._parts.reserves:
+            self.admit(now_ns)
+
+    def admit(self, now_ns: int) -> None:
+        """What this request may cost is held: it may go out."""
+        if self.placement is not None and self.refusal is None:
+            self._parts.tracker.admit(self.placement, now_ns)
+        self._capture_start(now_ns)
+
+    def refuse(self, why: Terminal, reply: Reply | None, now_ns: int) -> None:
+        """It may not; ``reply`` where no dialect knows how to say so."""
+        if self.placement is not None:
+            self._parts.tracker.refuse(self.placement, why, now_ns)
+            self._parts.judge_ended()
+        if self._dialect is not None and reply is None:
+            reply = self._dialect.refusal(self.request, why, self.exchange.id)
+        self.refusal = reply
+        self._capture_start(now_ns)
+
+    def clamp(self, most: int) -> bool:
+        """Ask for no more output than was held. False: the body could not be edited."""
+        if self._dialect is None or self.request is None:
+            return False
+        done = self.out.clamp(self._dialect, self.request, most)
+        if done:
+            self.splice = None
+        return done
+
+    def sent(self, now_ns: int) -> None:
+        """The request is on its way: from here on it may cost something."""
+        if self._sent_ns is None:
+            self._sent_ns = now_ns
+        self._waits = False
+
+    # -- what policies say
+
+    def _judge(self, point: Point, now_ns: int, attempt: Attempt | None = None) -> None:
+        """Ask the policies at one point, and do what they say."""
+        chain, placement = self._parts.chain, self.placement
+        assert placement is not None
+        if chain.speaks(point) and (self.refusal is None or point == "step_end"):
+            view = self._view(placement, now_ns, attempt)
+            self._apply(chain.judge(point, view, placement.memories), placement, now_ns)
+
+    def _apply(self, ruling: Ruling, placement: Placement, now_ns: int) -> None:
+        """Book what the chain said, and act on it where it may act."""
+        parts, scribe = self._parts, self._scribe
+        assert scribe is not None
+        for finding in ruling.findings:
+            scribe.found(finding, now_ns)
+            if finding.severity != "info":
+                self.warnings += (f"{finding.policy}/{finding.kind}",)
+        if ruling.memories:
+            parts.tracker.remember(placement, ruling.memories)
+        why = ruling.terminal
+        if why is not None and why.kind == "cut":
+            if self.ended_by is None:
+                scribe.intervened(why.policy, why.kind, {"code": why.code, **why.fields}, now_ns)
+                self.cut(why)
+        elif why is not None and self._dialect is not None:
+            self.refusal = self._dialect.refusal(self.request, why, self.exchange.id)
+            parts.tracker.refuse(placement, why, now_ns)
+            parts.judge_ended()
+            scribe.intervened(why.policy, why.kind, {"code": why.code, **why.fields}, now_ns)
+        else:
+            self._edit(ruling.edits, scribe, now_ns)
+        for one in ruling.withheld:
+            scribe.intervened(one.policy, f"would_{one.kind}", {"code": one.code} if one.code else {}, now_ns)
+
+    def _edit(self, edits: Sequence[Edit], scribe: Scribe, now_ns: int) -> None:
+        """Take up what may be changed. ``repair`` and ``land`` have their place here and are not built."""
+        reminders = self._reminders
+        assert reminders is not None
+        for edit in edits:
+            if edit.kind == "nudge" and reminders.wish(edit):
+                continue
+            if edit.kind != "clamp" or edit.max_output_tokens is None or reminders.made_up:
+                scribe.intervened(edit.policy, f"would_{edit.kind}", {}, now_ns)
+            elif self.clamp(edit.max_output_tokens):
+                more = {"max_output_tokens": edit.max_output_tokens}
+                scribe.intervened(edit.policy, "clamp", more, now_ns)
+
+    def _view(self, placement: Placement, now_ns: int, attempt: Attempt | None) -> View:
+        parts = self._parts
+        self._reply = attempt.reply if attempt is not None else None
+        return view_of(
+            self.exchange,
+            placement,
+            self.request,
+            attempt,
+            now_ns=now_ns,
+            mode=parts.chain.mode,
+            price=self._price if attempt is not None else None,
+            balances=self._balances(placement, now_ns),
+        )
+
+    def _price(self, usage: Usage) -> Cost:
+        """What other numbers of tokens would have cost."""
+        request, upstream = self.request, self.exchange.upstream
+        assert request is not None
+        assert upstream is not None
+        reply = self._reply if self._reply is not None else Outcome()
+        return self._parts.prices.cost(request, reply, usage, upstream, self.exchange.arrived_ns)
+
+    def _balances(self, placement: Placement, now_ns: int) -> Mapping[str, Balance]:
+        standing, request = self._parts.standing, self.request
+        if standing is None or request is None:
+            return {}
+        return standing.balances(self.exchange, placement, request, now_ns)
+
+    # -- a reply that must not go on
+
+    def cut(self, why: Terminal) -> None:
+        """End the reply that is under way; the first reason counts."""
+        if self.ended_by is None and self._dialect is not None:
+            self.ended_by = replace(why, kind="cut", fields={**why.fields, "cut": True})
+            if self.on_cut is not None:
+                self.on_cut()
+
+    @property
+    def closing(self) -> bytes:
+        """What ends a stream so that its client parses it; empty where nothing does."""
+        if self._dialect is None or self.request is None or self.ended_by is None:
+            return b""
+        return self._dialect.closing_frames(self.request, self.ended_by)
+
+    def last_words(self) -> Reply | None:
+        """The answer to a client that has not seen a byte of the reply yet; it takes the reply's place."""
+        if self._dialect is None or self.ended_by is None:
+            return None
+        reply = self._dialect.refusal(self.request, replace(self.ended_by, kind="deny"), self.exchange.id)
+        self._heard.ours(reply)
+        return reply
+
+    # -- the reply
+
+    @property
+    def stamps(self) -> tuple[tuple[bytes, bytes], ...]:
+        """``x-looptap-session|thread|turn|step|warning`` for the answer, where the settings ask for them."""
+        placement = self.placement
+        if placement is None or not self._parts.settings.response_headers:
+            return ()
+        names = ("session", "thread", "turn", "step")
+        told = tuple((f"x-looptap-{n}".encode(), getattr(placement, n).encode()) for n in names)
+        return told + tuple((b"x-looptap-warning", warning.encode()) for warning in self.warnings)
+
+    def respond(self, head: ResponseHead, now_ns: int) -> None:
+        """The upstream's head has come."""
+        decoder = None
+        if self.placement is not None and self._dialect is not None and self.request is not None:
+            content_type = (head.get(b"content-type") or b"").decode("latin-1")
+            decoder = self._dialect.decoder(self.request, head.status, content_type)
+        self._heard.begin(head, decoder, self._parts.settings.max_decoded)
+
+    def feed(self, data: bytes, now_ns: int) -> None:
+        """Body bytes as they came from the upstream; the client has them already."""
+        events = self._heard.feed(data, now_ns)
+        placement, chain = self.placement, self._parts.chain
+        if not events or placement is None or not chain.wants_deltas:
+            return
+        for event in events:
+            ruling = chain.delta(self._view(placement, now_ns, None), event, placement.memories)
+            self._apply(ruling, placement, now_ns)
+
+    # -- the end
+
+    def close(self, end: EndKind, now_ns: int) -> None:
+        """The exchange is over, one way or another. Called exactly once."""
+        placement, heard = self.placement, self._heard
+        if self._reminders is not None:
+            self._reminders.left(now_ns)
+        try:
+            if placement is not None:
+                self._settle(placement, end, now_ns)
+        finally:
+            if self.tab is not None:
+                self.tab.end(end, heard.head.status if heard.head is not None else None, now_ns)
+            if placement is not None and self._parts.on_closed is not None:
+                self._parts.on_closed(placement)
+            self._capture_start(now_ns)
+            self._capture_end(end, now_ns)
+
+    def _settle(self, placement: Placement, end: EndKind, now_ns: int) -> None:
+        parts, reminders = self._parts, self._reminders
+        assert self.request is not None
+        assert reminders is not None
+        attempt = self._attempt(self.request, end, now_ns)
+        if self.tab is not None:
+            self.tab.settle(attempt, now_ns)
+        if parts.standing is not None:
+            parts.standing.charge(self.exchange, placement, self.request, attempt)
+        reminders.blame(attempt, now_ns)
+        parts.tracker.close(placement, attempt)
+        if attempt.outcome == "cut" and self.ended_by is not None:
+            parts.tracker.cut(placement, self.ended_by, now_ns)
+        self._judge("step_end", now_ns, attempt)
+        parts.judge_ended()
+
+    def _attempt(self, request: ModelRequest, end: EndKind, now_ns: int) -> Attempt:
+        """How it ended, what it took and what that cost."""
+        parts, heard, upstream = self._parts, self._heard, self.exchange.upstream
+        assert upstream is not None
+        reply, problem = heard.finish(parts.on_fault)
+        if problem:
+            parts.unread(f"reply: {problem}")
+        outcome = attempt_outcome(end, heard.head, reply, cut=self.ended_by is not None)
+        billed = heard.head is not None or (outcome in ("client_gone", "cut") and not self._waits)
+        usage, guessed = usage_of(
+            outcome, reply, billed=billed, estimate=lambda: parts.prices.estimate(reply, len(self.body))
+        )
+        cost = NOTHING
+        if usage is not None:
+            cost = parts.prices.cost(request, reply, usage, upstream, self.exchange.arrived_ns)
+            if guessed and cost.quality == "measured":
+                cost = Cost(cost.usd, "estimated")
+        return Attempt(
+            outcome=outcome,
+            end=end,
+            reply=reply,
+            usage=usage,
+            cost=cost,
+            status=heard.head.status if heard.head is not None else None,
+            arrived_ns=self.exchange.arrived_ns,
+            ended_ns=now_ns,
+            sent_ns=self._sent_ns,
+            first_output_ns=heard.first_output_ns,
+            item_ns=heard.item_ns,
+            streaming=request.stream,
+            request_bytes=len(self.body),
+            response_bytes=heard.received,
+        )
+
+    # -- what is recorded
+
+    def _capture_start(self, now_ns: int) -> None:
+        """Record the request as it goes out, once."""
+        if not self._captured:
+            self._captured = True
+            self._parts.sink.capture(
+                capture_start(
+                    self.exchange, self.placement, self.out, self.splice, now_ns, keep=self._heard.keeps
+                )
+            )
+
+    def _capture_end(self, end: EndKind, now_ns: int) -> None:
+        if end == "refused" and self.refusal is not None:
+            self._heard.ours(self.refusal)
+        streaming = self.request.stream if self.request is not None else False
+        self._parts.sink.capture(
+            capture_end(
+                self.exchange,
+                self._heard,
+                end,
+                now_ns,
+                streaming=streaming,
+                request_bytes=len(self.body),
+            )
+        )
