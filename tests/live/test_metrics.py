@@ -86,7 +86,9 @@ async def test_what_passed_is_told(tmp_path: Path) -> None:
 async def test_OBS_07_more_clients_add_no_series(tmp_path: Path) -> None:
     async with stage(tmp_path, streams, budgets=BUDGETS) as here:
         await ask(here, "the first")
-        before = await counted(here, 'looptap_turns_total{cause="completed"}', 1)
+        await counted(here, 'looptap_turns_total{cause="completed"}', 1)
+        row = 'budget="org",dimension="spend_usd",scope="org",subject="default",window="month"'
+        before = await counted(here, f"looptap_budget_reserved{{{row}}}", 0)  # budgets are counted later
         for number in range(20):
             await ask(here, f"session {number}", f"customer-{number}")
         after = await counted(here, 'looptap_turns_total{cause="completed"}', 21)
