@@ -244,7 +244,7 @@ class Tracker:
     def _begin(self, arrival: Arrival, match: Match) -> Placement:
         """A new thread: a conversation, a sub-agent's, a fork, or a sibling."""
         scope, request = arrival.scope, arrival.request
-        origin = origin_of(match)
+        origin = origin_of(match, request)
         if match.relation in ("new", "sibling") and served_by(scope, request, arrival.now_ns) is not None:
             return self._aside(arrival, match)
         kind: ThreadKind = "main"

@@ -179,6 +179,18 @@ def test_a_second_continuation_is_a_fork() -> None:
     assert play.shape() == [[[[[0]], [[1]]], [[[2]]]]]
 
 
+def test_a_third_sibling_shares_the_history_of_the_second() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, call(ID))
+    again = grown(first, assistant(call(ID)), results(result(ID)))
+    for number in range(3):
+        play.step(again, said(f"answer {number}"))
+    assert play.shape() == [[[[[0], [1]]], [[[2]]], [[[3]]]]]
+    main, second, third = play.threads()
+    assert (second["parent"], third["parent"]) == (main["id"], second["id"])
+
+
 def test_a_failed_continuation_does_not_fork_what_replaces_it() -> None:
     play = Play()
     first = request(TASK)

@@ -108,14 +108,20 @@ class Births:
         return thread
 
 
-def origin_of(match: Match) -> Step | None:
+def origin_of(match: Match, request: ModelRequest) -> Step | None:
     """The step whose state a new thread shares, where it shares a model reply."""
     step = match.step
     if step is None or match.relation == "new":
         return None
-    if match.relation == "sibling" and step.index == 0 and not step.thread.partial:
+    if match.relation == "sibling" and step.index == 0 and not _begun_with_past(step.thread, request):
         return None
     return step
+
+
+def _begun_with_past(thread: Thread, request: ModelRequest) -> bool:
+    """Whether a thread's first request had a past: it was seen in its middle, or is a branch of another."""
+    branch = thread.parent is not None and any(one.role == "assistant" for one in request.messages)
+    return thread.partial or branch
 
 
 def spawner(arrival: Arrival, session: Session, tasked: Thread | None) -> Thread | None:
