@@ -1,6 +1,7 @@
 """How an attempt ended and what it took, from the wire's end and what the reply says. Pure functions."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 
 from proxy.model import AttemptOutcome, Cost, EndKind, Outcome, ResponseHead, Usage
@@ -26,6 +27,21 @@ def attempt_outcome(
     if reply.whole:
         return "complete"
     return "client_gone" if end == "client_gone" else "cut"
+
+
+WRITTEN_PER_S = 100
+"""Output tokens a second that a model is taken to write while nobody hears it: the speed of large models."""
+
+
+def unheard(estimate: Usage, waited_ns: int, most: int | None) -> Usage:
+    """An estimate for a reply whose client left before any of it came, so that leaving early is not free.
+
+    Providers bill what was written until the connection closed. Counted in whole seconds, which a log keeps.
+    """
+    written = waited_ns // 1_000_000_000 * WRITTEN_PER_S
+    if most is not None:
+        written = min(written, most)
+    return replace(estimate, output_tokens=max(written, estimate.output_tokens or 0))
 
 
 def usage_of(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from proxy.chain import Point, Ruling
-from proxy.core.ending import NOTHING, attempt_outcome, usage_of
+from proxy.core.ending import NOTHING, attempt_outcome, unheard, usage_of
 from proxy.core.heard import Heard
 from proxy.core.parts import Parts
 from proxy.core.reminders import Reminders
@@ -389,7 +389,7 @@ class Opened:
         outcome = attempt_outcome(end, heard.head, reply, cut=self.ended_by is not None)
         billed = heard.head is not None or (outcome in ("client_gone", "cut") and not self._waits)
         usage, guessed = usage_of(
-            outcome, reply, billed=billed, estimate=lambda: parts.prices.estimate(reply, len(self.body))
+            outcome, reply, billed=billed, estimate=lambda: self._estimate(request, reply, now_ns)
         )
         cost = NOTHING
         if usage is not None:
@@ -412,6 +412,12 @@ class Opened:
             request_bytes=len(self.body),
             response_bytes=heard.received,
         )
+
+    def _estimate(self, request: ModelRequest, reply: Outcome, now_ns: int) -> Usage:
+        estimate = self._parts.prices.estimate(reply, len(self.body))
+        if self._heard.head is not None:
+            return estimate
+        return unheard(estimate, now_ns - self.exchange.arrived_ns, request.max_output_tokens)
 
     # -- what is recorded
 

@@ -2,7 +2,8 @@
 
 ``placing`` finds the thread a request continues, with ``likeness`` where prefixes fail; ``births``
 begins threads, ``turns`` says which turn it is, ``course`` takes turns and steps through their lives;
-``threads`` and ``shelf`` hold the state, ``heads`` writes it down, ``lookups`` names it and ``merging`` joins what several instances did; ``placement`` is
-the answer and ``telling`` its records, with ``asked`` for what a request wants; ``nudges`` knows which
-text of ours stands where in a thread. ``proxy.tracker`` drives them.
+``threads`` and ``shelf`` hold the state, ``heads`` writes it down, ``lookups`` names it and ``merging``
+joins what several instances did; ``placement`` is the answer and ``telling`` its records, with ``asked``
+for what a request wants; ``nudges`` knows which text of ours stands where in a thread.
+``proxy.tracker`` drives them.
 """
