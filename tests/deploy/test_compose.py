@@ -6,7 +6,6 @@ The configuration is the shipped one, but for the names of the services, which s
 import asyncio
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,6 @@ from tests.stores.ledger.kit import RedisServer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 __all__ = ["jaeger"]
-
-
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer("--appendonly", "yes")
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
 
 
 async def test_an_agents_turn_is_seen_in_jaeger(tmp_path: Path, redis: RedisServer, jaeger: Jaeger) -> None:

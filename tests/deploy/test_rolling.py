@@ -11,7 +11,7 @@ import shutil
 import signal
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,16 +177,6 @@ async def _listens(port: int) -> bool:
         return False
     writer.close()
     return True
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer("--appendonly", "yes")
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
 
 
 def configured(place: Path, at: int, port: int, upstream: Upstream, redis: RedisServer) -> Path:

@@ -1,7 +1,7 @@
 """Several proxies as processes of their own on one Redis: one turn, whichever of them its steps come to."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,6 @@ from tests.live.test_restart import Model, Process, serving
 from tests.stores.ledger.kit import RedisServer
 
 pytestmark = pytest.mark.real
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer("--appendonly", "yes")
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
 
 
 class Fleet:

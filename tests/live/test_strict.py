@@ -1,7 +1,6 @@
 """Thirty steps before a model that refuses any history but its own: nudges, restarts, other instances."""
 
 import json
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -64,16 +63,6 @@ async def test_the_same_loop_is_refused_where_nudges_are_not_put_back(name: str,
         assert BOUND in model.refusals[0]
         thread.nudges = kept
         assert (await agent.step()).status == 200
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer("--appendonly", "yes")
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
 
 
 @pytest.mark.real
