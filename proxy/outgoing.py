@@ -53,6 +53,11 @@ class Outgoing:
         return sum(len(text) for _, text in self.insertions)
 
     @property
+    def said(self) -> int:
+        """Bytes that the model gets to read, whatever coding they travel in."""
+        return len(self.plain) + self.added
+
+    @property
     def ours(self) -> tuple[Stretch, ...]:
         """Where they stand in the decoded body."""
         return stretches(self.insertions)

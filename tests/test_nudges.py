@@ -284,6 +284,18 @@ def test_a_coded_body_is_coded_again(coding: str) -> None:
     assert opened.out.coded
 
 
+def test_a_cut_reply_costs_what_the_model_read_in_whatever_coding_that_came() -> None:
+    estimates = []
+    for coding in ("", "zstd"):
+        stage = Stage(Says(0))
+        opened = stage.open([{"role": "user", "content": "go " * 1_000}], coding=coding)
+        opened.respond(ResponseHead(200, b"", ((b"content-type", b"application/json"),)), stage.now_ns)
+        opened.close("upstream_reset", stage.now_ns)
+        estimates += [one["estimate"] for one in stage.events("step/attempt")]
+    assert estimates[0] == estimates[1]
+    assert estimates[0]["input_tokens"] > 750
+
+
 def test_a_lowered_limit_and_a_nudge_stand_side_by_side() -> None:
     stage = Stage(Says(0))
     opened = stage.open()

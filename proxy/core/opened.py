@@ -414,7 +414,7 @@ class Opened:
         )
 
     def _estimate(self, request: ModelRequest, reply: Outcome, now_ns: int) -> Usage:
-        estimate = self._parts.prices.estimate(reply, len(self.body))
+        estimate = self._parts.prices.estimate(reply, self.out.said)
         if self._heard.head is not None:
             return estimate
         return unheard(estimate, now_ns - self.exchange.arrived_ns, request.max_output_tokens)
