@@ -58,11 +58,13 @@ $(VENV)/bin/python:
 
 # setuptools is put in first and used as it is, so that building needs no download of its own.
 $(VENV)/run.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV), a minute or so …" >&2
 	@$(PIP) install -c constraints.txt 'setuptools>=77'
 	@$(PIP) install -c constraints.txt --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV) with what the tests need, a minute or two …" >&2
 	@$(PIP) install -c constraints.txt 'setuptools>=77'
 	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
