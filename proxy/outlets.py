@@ -61,7 +61,6 @@ def otlp(
         redact=options.redact,
         compat=options.conventions == "compat",
         openinference=options.openinference,
-        metrics=options.metrics,
         join=settings.traceparent == "join",
         told_in=Path(settings.store.path) / TOLD_FILE,
     )

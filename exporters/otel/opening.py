@@ -28,7 +28,7 @@ def open_exporter(
     way = _way(link, driver)
     who = resource(link)
     metrics = None
-    if wanted.metrics and (door := link.doors.get("metrics")) is not None:
+    if (door := link.doors.get("metrics")) is not None:
         metrics = Metrics(
             driver(door.protocol).metrics(door),
             who,

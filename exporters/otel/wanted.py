@@ -32,7 +32,6 @@ class Wanted:
     redact: tuple[str, ...] = ()
     compat: bool = True
     openinference: bool = False
-    metrics: bool = True
     join: bool = False
     """The client's trace gets a span of ours."""
     told_in: Path | None = None

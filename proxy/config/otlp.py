@@ -71,9 +71,7 @@ class OtlpSettings(Section):
         "logs",
         "metrics",
     )
-    """What is sent; Jaeger, for one, takes traces only."""
-    metrics: Flag = True
-    """``false`` keeps metrics from the collector: where it takes none, or Prometheus scrapes them here."""
+    """What is sent. Jaeger, for one, takes traces only; metrics Prometheus may scrape here as well."""
     content: Flag = False
     """What is new in each step goes out: messages, tool arguments, results. Capped and redacted."""
     thinking: Flag = False

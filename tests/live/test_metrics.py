@@ -142,7 +142,7 @@ async def test_the_same_figures_and_the_conventions_own_go_to_a_collector(
 
 async def test_metrics_may_be_kept_from_the_collector(tmp_path: Path) -> None:
     async with collecting() as collector:
-        told = {"otlp": {"endpoint": collector.url, "metrics": False}}
+        told = {"otlp": {"endpoint": collector.url, "signals": ["traces", "logs"]}}
         async with stage(tmp_path, streams, exporters=told) as here:
             assert await ask(here, "once") == 200
     assert collector.spans
