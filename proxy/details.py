@@ -21,6 +21,7 @@ class _Step:
     attempts: dict[int, Json] = field(default_factory=dict)
     calls: dict[int, list[Json]] = field(default_factory=dict)
     results: list[Json] = field(default_factory=list)
+    nudges: list[Json] = field(default_factory=list)
     last_ns: int = 0
 
 
@@ -50,8 +51,11 @@ class Details:
             attempt = _attempt(data)
             step.attempts[int(data["attempt"])] = attempt
             step.last_ns = max(step.last_ns, record.time_ns)
-            if data.get("outcome") == "refused" and record.turn is not None:
-                self._refusals.setdefault(record.turn, []).append(attempt)
+            if (data.get("outcome") == "refused" or "refused" in attempt) and record.turn is not None:
+                self._refusals.setdefault(record.turn, []).append({"step": record.step, **attempt})
+        elif record.type == "intervention" and data.get("kind") == "nudge":
+            text = (data.get("quotes") or {}).get("text")
+            step.nudges.append({"policy": data.get("policy"), **({"text": text} if text else {})})
         elif record.type == "item":
             _item(step, record)
 
@@ -68,7 +72,7 @@ class Details:
         """The same for a turn alone."""
         for step in turn["steps"]:
             self._complete_step(step)
-        if not turn["steps"] and turn["id"] in self._refusals:
+        if turn["id"] in self._refusals:
             turn["refusals"] = self._refusals[turn["id"]]
         return turn
 
@@ -77,6 +81,8 @@ class Details:
         if known is None:
             return
         step.update(known.facts)
+        if known.nudges:
+            step["nudges"] = known.nudges
         step["attempts"] = [known.attempts[n] for n in sorted(known.attempts)]
         if known.last_ns:
             step["ended_at"] = rfc3339(known.last_ns)
@@ -93,7 +99,7 @@ class Details:
 
 
 def _attempt(data: Any) -> Json:
-    attempt = {k: data[k] for k in ("outcome", "status", "error") if data.get(k) is not None}
+    attempt = {k: data[k] for k in ("outcome", "status", "error", "refused") if data.get(k) is not None}
     attempt["cost_usd"], attempt["cost_quality"] = data.get("cost_usd"), data.get("cost_quality")
     for key, time in (
         ("started_at", "arrived_ns"),

@@ -364,6 +364,8 @@ class Attempt:
     streaming: bool = False
     request_bytes: int = 0
     response_bytes: int = 0
+    refused: Mapping[str, Any] | None = None
+    """Why we refused or cut it: ``action``, ``policy``, ``code`` and what the client was told besides."""
 
 
 def rfc3339(time_ns: int) -> str:

@@ -183,7 +183,56 @@ def test_a_turn_that_was_only_refused_says_so() -> None:
     text = drawn(draw_turn(turn(cause="spend", refusals=[refused]), [], on), on)
     assert " · spend · " in text
     assert "0 steps" in text
-    assert "attempt 1 refused: 402 billing_error: spent $5.00" in text
+    assert text.endswith("\n└─ ✗ refused: 402 billing_error: spent $5.00\n")
+
+
+REACHED = {
+    "action": "deny", "policy": "budgets", "code": "looptap_step_limit", "budget": "turn", "scope": "turn",
+    "subject": "trn_1", "dimension": "steps", "limit": 1, "used": 1, "reserved": 0, "resets_at": None,
+    "how_to_go_on": "looptap topup turn --subject trn_1 --add N --dimension steps, or begin anew",
+}  # fmt: skip
+
+
+def test_the_refusal_that_ended_a_turn_is_its_last_line_and_history_once_it_went_on() -> None:
+    refused = attempt(1_100, None, 1_110, "refused", status=402, refused=REACHED, step="stp_9")
+    first, later = step(0, attempt(0, 500, 1_000)), step(1, attempt(5_000, 5_500, 6_000))
+    on = screen()
+    text = drawn(draw_turn(turn(first, cause="steps", refusals=[refused, refused]), [], on), on)
+    assert text.splitlines()[2] == (
+        "└─ ✗ refused by budget turn: 1 of 1 steps · looptap topup turn --subject trn_1 --add N "
+        "--dimension steps, or begin anew"
+    )
+    on = screen()
+    text = drawn(draw_turn(turn(first, later, refusals=[refused]), [], on), on)
+    assert text.splitlines()[2] == "├─ ✗ refused by budget turn: 1 of 1 steps"
+    assert text.count("refused by") == 1
+
+
+@pytest.mark.parametrize(
+    ("refused", "words"),
+    [
+        ({"policy": "repeats", "kind": "cycle", "count": 5}, "refused by repeats: kind cycle, count 5"),
+        ({"policy": "tools", "action": "cut", "tool": "rm\x1b[2J"}, r"cut by tools: tool rm\x1b[2J"),
+        ({"stopped": "trn_1", "how_to_go_on": "looptap stop --lift trn_1"},
+         "refused: an operator stopped trn_1 · looptap stop"),
+        ({**REACHED, "dimension": "spend_usd", "used": "4.5", "limit": "5", "needed": "0.8"},
+         "refused by budget turn: $4.5000 of $5.0000, and it may take $0.8000 · "),
+        ({"budget": "day", "code": "looptap_unpriced"}, "refused by budget day: unpriced"),
+    ],
+)  # fmt: skip
+def test_whatever_ended_a_turn_is_said(refused: dict[str, Any], words: str) -> None:
+    cut = attempt(0, None, 400, "cut", refused=refused)
+    on = screen()
+    text = drawn(draw_turn(turn(step(0, cut), refusals=[{**cut, "step": "stp_0"}]), [], on), on)
+    assert f"\n└─ ✗ {words}" in text
+    assert "\x1b" not in text
+
+
+def test_a_nudge_that_was_said_stands_at_its_step() -> None:
+    on = screen()
+    nudged = step(0, attempt(0, 5, 10), nudges=[{"policy": "repeats", "text": "Try\x1b[2J\nanother way."}])
+    text = drawn(draw_turn(turn(nudged), [], on), on)
+    assert r"└─ ✎ nudged by repeats: Try\x1b[2J another way." in text
 
 
 def test_a_step_alone_shows_every_attempt() -> None:

@@ -6,6 +6,7 @@ ends there, on every way out.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from proxy.chain import Point, Ruling
 from proxy.core.ending import NOTHING, attempt_outcome, unheard, usage_of
@@ -16,6 +17,7 @@ from proxy.core.scribe import Scribe, capture_end, capture_start
 from proxy.core.views import view_of
 from proxy.model import (
     Attempt,
+    AttemptOutcome,
     Cost,
     EndKind,
     Exchange,
@@ -37,9 +39,9 @@ class Opened:
     """One exchange: ``respond``, ``feed`` and, exactly once, ``close``."""
 
     __slots__ = (
-        "_captured", "_dialect", "_heard", "_parts", "_reading", "_reminders", "_reply", "_scribe",
-        "_sent_ns", "_waits", "ended_by", "exchange", "fetches", "on_cut", "out", "placement", "refusal",
-        "request", "splice", "tab", "warnings",
+        "_captured", "_dialect", "_heard", "_parts", "_reading", "_refused_by", "_reminders", "_reply",
+        "_scribe", "_sent_ns", "_waits", "ended_by", "exchange", "fetches", "on_cut", "out", "placement",
+        "refusal", "request", "splice", "tab", "warnings",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, exchange: Exchange, body: bytes | None) -> None:
@@ -74,6 +76,8 @@ class Opened:
         self._captured = False
         self._waits = False
         """Nothing has gone upstream yet (known only where the shell reserves first)."""
+        self._refused_by: Terminal | None = None
+        """Why it did not go out."""
         self._sent_ns: int | None = None
         self._reply: Outcome | None = None
 
@@ -145,6 +149,7 @@ class Opened:
         if self.refusal is None and self._reminders is not None:
             self._reminders.say(dialect, reading, now_ns)
         if self.refusal is None and refused is not None:
+            self._refused_by = refused
             parts.tracker.refuse(placement, refused, now_ns)
             parts.judge_ended()
         elif self.refusal is None and (parts.reserves or self.unsaved):
@@ -192,6 +197,7 @@ class Opened:
 
     def refuse(self, why: Terminal, reply: Reply | None, now_ns: int) -> None:
         """It may not; ``reply`` where no dialect knows how to say so."""
+        self._refused_by = why
         if self.placement is not None:
             self._parts.tracker.refuse(self.placement, why, now_ns)
             self._parts.judge_ended()
@@ -241,6 +247,7 @@ class Opened:
                 scribe.intervened(why.policy, why.kind, {"code": why.code, **why.fields}, now_ns)
                 self.cut(why)
         elif why is not None and self._dialect is not None:
+            self._refused_by = why
             self.refusal = self._dialect.refusal(self.request, why, self.exchange.id)
             parts.tracker.refuse(placement, why, now_ns)
             parts.judge_ended()
@@ -411,7 +418,15 @@ class Opened:
             streaming=request.stream,
             request_bytes=len(self.body),
             response_bytes=heard.received,
+            refused=self._reached(outcome),
         )
+
+    def _reached(self, outcome: AttemptOutcome) -> dict[str, Any] | None:
+        """Why it was refused, or cut under way, where it was we who did."""
+        why = {"refused": self._refused_by, "cut": self.ended_by}.get(outcome)
+        if why is None:
+            return None
+        return {**why.fields, "action": why.kind, "policy": why.policy, "code": why.code}
 
     def _estimate(self, request: ModelRequest, reply: Outcome, now_ns: int) -> Usage:
         estimate = self._parts.prices.estimate(reply, self.out.said)

@@ -14,8 +14,19 @@ from typing import Any
 
 from rich.text import Text
 
+from proxy.terminal.refused import how_to_go_on, nudge_words, refusal_words
 from proxy.terminal.screen import Glyphs, Screen
-from proxy.terminal.timeline import Session, Step, Thread, ToolRun, Turn, read_session, read_step, read_turn
+from proxy.terminal.timeline import (
+    Attempt,
+    Session,
+    Step,
+    Thread,
+    ToolRun,
+    Turn,
+    read_session,
+    read_step,
+    read_turn,
+)
 from proxy.terminal.wording import UNKNOWN, count, decimal, duration, inert, money, share
 
 Json = Mapping[str, Any]
@@ -193,6 +204,7 @@ class _Pen:
         slowest, costliest = _standing_out(turn.steps)
         epoch = turn.steps[0].json.get("epoch") if turn.steps else None
         for index, step in enumerate(turn.steps):
+            nodes.extend(self._refusals(turn, turn.steps[index - 1].began if index else None, step.began))
             if step.json.get("epoch") != epoch:
                 epoch = step.json.get("epoch")
                 fold = self._g.fold
@@ -205,10 +217,37 @@ class _Pen:
                 marks.insert(0, inert(str(step.json.get("model") or UNKNOWN), 40))
             nodes.append(self.step(step, index + 1, marks, here))
         if not turn.steps:
-            nodes.extend(self._attempts_of(turn.json))
             for child in children:
                 nodes.extend(self._thread(child))
+        nodes.extend(self._last_refusal(turn))
         return nodes
+
+    def _refusals(self, turn: Turn, after: int | None, until: int | None) -> list[_Node]:
+        """Steps that were refused between two that went out: history, for the turn went on."""
+        known = {step.id for step in turn.steps}
+        told = [
+            self._refusal(one)
+            for one in turn.refusals
+            if one.step not in known and _before(one.began, until) and not _before(one.began, after)
+        ]
+        return [_Node(Text(f"{self._g.cross} {words}", "dim")) for words in dict.fromkeys(told)]
+
+    def _last_refusal(self, turn: Turn) -> list[_Node]:
+        """What ended the turn for now, and how to go on."""
+        if not turn.refusals:
+            return []
+        last = turn.refusals[-1]
+        if any(_before(last.ended, a.began) for step in turn.steps for a in step.attempts):
+            return []
+        words = Text(f"{self._g.cross} {self._refusal(last)}", "bold red")
+        how = how_to_go_on(last.refused or {})
+        return [_Node(words.append(self._g.dot + how, "not bold") if how else words)]
+
+    @staticmethod
+    def _refusal(attempt: Attempt) -> str:
+        if attempt.refused is not None:
+            return refusal_words(attempt.refused)
+        return "refused" + (f": {inert(attempt.why, 160)}" if attempt.why else "")
 
     def _cause(self, turn: Json) -> Text:
         cause = turn.get("cause")
@@ -232,6 +271,7 @@ class _Pen:
         if every_attempt or len(step.attempts) > 1 or step.failed:
             below.extend(self._attempt(step, index) for index in range(len(step.attempts)))
         below.extend(self._finding(f) for f in step.findings)
+        below.extend(self._nudge(n) for n in step.json.get("nudges") or () if isinstance(n, Mapping))
         below.extend(self._tool(tool, step.tools) for tool in step.tools)
         for child in sorted(children, key=lambda c: (c.began is None, c.began or 0)):
             below.extend(self._thread(child))
@@ -266,11 +306,6 @@ class _Pen:
             wrote.append(f" ({thought})" if self._terse else f" ({thought} thinking)", "dim")
         return [read, wrote]
 
-    def _attempts_of(self, turn: Json) -> list[_Node]:
-        """A turn without a step: what was refused, and why."""
-        step = read_step({"attempts": turn.get("refusals") or turn.get("attempts")}, ())
-        return [self._attempt(step, index) for index in range(len(step.attempts))]
-
     def _attempt(self, step: Step, index: int) -> _Node:
         attempt = step.attempts[index]
         good = attempt.outcome == "complete"
@@ -278,6 +313,8 @@ class _Pen:
         words = inert(said.get(attempt.outcome, attempt.outcome) or UNKNOWN, 30)
         if attempt.why and index and step.attempts[index - 1].why == attempt.why:
             words += ": the same"
+        elif attempt.refused is not None:
+            words = refusal_words(attempt.refused)
         elif attempt.why:
             words += f": {inert(attempt.why, 160, ellipsis=self._g.ellipsis)}"
         glyph, style = (self._g.tick, "green") if good else (self._g.cross, "bold red")
@@ -298,6 +335,9 @@ class _Pen:
             tail.append("  no result yet", "yellow")
         glyph = self._g.parallel if len(beside) > 1 else self._g.call
         return _Node(Text(glyph, "dim"), _Span(tool.began, tool.ended, _tool_phases([tool])), tail=tail)
+
+    def _nudge(self, nudge: Json) -> _Node:
+        return _Node(Text(f"{self._g.pen} {nudge_words(nudge, self._g.ellipsis)}", "cyan"))
 
     def _finding(self, finding: Json) -> _Node:
         severity = str(finding.get("severity") or "info")

@@ -42,17 +42,18 @@ class Glyphs:
     warn: str
     note: str
     fold: str
+    pen: str
 
 
 UNICODE = Glyphs(
     branch="├─ ", last="└─ ", pipe="│  ", space="   ", dot=" · ", ellipsis="…", mark="◂ ",
     call="▸", parallel="∥", wait="░", stream="█", tool="▒", broken="×", cross="✗", tick="✓", warn="!",
-    note="i", fold="──",
+    note="i", fold="──", pen="✎",
 )  # fmt: skip
 ASCII = Glyphs(
     branch="|- ", last="`- ", pipe="|  ", space="   ", dot=", ", ellipsis="...", mark="< ",
     call=">", parallel="=", wait=".", stream="#", tool="-", broken="x", cross="x", tick="+", warn="!",
-    note="i", fold="--",
+    note="i", fold="--", pen="*",
 )  # fmt: skip
 
 

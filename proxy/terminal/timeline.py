@@ -24,6 +24,10 @@ class Attempt:
     ended: int | None
     why: str
     """What failed, in the provider's words; empty when nothing did."""
+    refused: Json | None = None
+    """What of ours ended it."""
+    step: str = ""
+    """Whose attempt it was, where it stands for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class Turn:
     steps: Sequence[Step]
     began: int | None
     ended: int | None
+    refusals: Sequence[Attempt] = ()
+    """Attempts that we refused or cut, of steps that went out and of some that did not."""
 
 
 @dataclass(slots=True)
@@ -128,7 +134,8 @@ def read_turn(turn: Json, findings: Sequence[Json]) -> Turn:
     steps = [read_step(s, findings) for s in _objects(turn.get("steps"))]
     began = _first([moment(turn.get("started_at")), *(s.began for s in steps)])
     ended = _last([moment(turn.get("ended_at")), *(s.ended for s in steps)])
-    return Turn(str(turn.get("id", "")), turn, steps, began, ended)
+    refusals = [_attempt(a) for a in _objects(turn.get("refusals"))]
+    return Turn(str(turn.get("id", "")), turn, steps, began, ended, refusals)
 
 
 def read_step(step: Json, findings: Sequence[Json]) -> Step:
@@ -163,6 +170,8 @@ def _attempt(attempt: Json) -> Attempt:
         first=moment(attempt.get("first_output_at")),
         ended=moment(attempt.get("ended_at")),
         why=" ".join(w for w in words if w),
+        refused=refused if isinstance(refused := attempt.get("refused"), Mapping) else None,
+        step=str(attempt.get("step") or ""),
     )
 
 

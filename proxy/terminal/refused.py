@@ -1,0 +1,59 @@
+"""What Looptap did to a request, in one line: refused it, cut its reply, said something to its model.
+
+The words of a tree, made from the facts that an attempt holds; not the words that clients are told
+(those are the policies'). The one invariant: everything in them is inert.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.terminal.wording import inert, money
+
+Json = Mapping[str, Any]
+
+_ACTIONS = {"cut": "cut", "message": "answered in its place"}
+_UNITS = {"spend_usd": "", "tool_retries": "failed calls in a row", "wall_clock": "seconds"}
+_OWN = frozenset({"action", "policy", "code", "cut", "how_to_go_on"})
+
+
+def refusal_words(refused: Json) -> str:
+    """Who ended it and what was reached: ``refused by budget turn: 3 of 3 steps``."""
+    verb = _ACTIONS.get(str(refused.get("action")), "refused")
+    code = str(refused.get("code") or "").removeprefix("looptap_").replace("_", " ")
+    if refused.get("stopped"):
+        return f"{verb}: an operator stopped {inert(str(refused['stopped']), 60)}"
+    if refused.get("budget"):
+        return f"{verb} by budget {inert(str(refused['budget']), 60)}: {_used(refused) or inert(code, 60)}"
+    facts = ", ".join(f"{k} {v}" for k, v in refused.items() if k not in _OWN and isinstance(v, (str, int)))
+    policy = inert(str(refused.get("policy") or ""), 40)
+    by = f" by {policy}" if policy else ""
+    said = inert(facts or code, 120)
+    return f"{verb}{by}: {said}" if said else f"{verb}{by}"
+
+
+def how_to_go_on(refused: Json) -> str:
+    """The command that lets it go on, where there is one; its arguments are quoted for a shell."""
+    return inert(str(refused.get("how_to_go_on") or ""), 300)
+
+
+def nudge_words(nudge: Json, ellipsis: str) -> str:
+    """What the model was told, where the record holds it."""
+    text = inert(str(nudge["text"]), 160, ellipsis=ellipsis) if nudge.get("text") else ""
+    return f"nudged by {inert(str(nudge.get('policy')), 40)}" + (f": {text}" if text else "")
+
+
+def _used(refused: Json) -> str:
+    used, limit = refused.get("used"), refused.get("limit")
+    if used is None or limit is None:
+        return ""
+    dimension = inert(str(refused.get("dimension") or ""), 40)
+    if dimension == "spend_usd":
+        words = f"{money(used)} of {money(limit)}"
+    else:
+        unit = _UNITS.get(dimension, dimension.replace("_", " "))
+        words = f"{inert(str(used), 30)} of {inert(str(limit), 30)} {unit}"
+    if refused.get("tool"):
+        words += f" of {inert(str(refused['tool']), 60)}"
+    if dimension == "spend_usd" and refused.get("needed") is not None:
+        words += f", and it may take {money(refused['needed'])}"
+    return words
