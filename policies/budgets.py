@@ -9,6 +9,7 @@ request that lacks the scope's fact (a label, a turn) falls under the subject ``
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from shlex import quote
 from typing import Literal
 
 from proxy.model import rfc3339
@@ -20,6 +21,7 @@ from proxy.verdict import (
     Refusal,
     Terminal,
     public_amount,
+    public_name,
 )
 
 NONE = "(none)"
@@ -50,7 +52,6 @@ _UNITS: Mapping[str, str] = {
     "wall_clock": "seconds",
     PACE: "requests a minute",
     "calls": "calls of {tool}",
-    "tool_retries": "failed calls of {tool} in a row",
 }
 
 
@@ -280,44 +281,53 @@ def _fields(claim: Claim, balance: Balance, dimension: str, tool: str) -> dict[s
 
 
 def _state(claim: Claim, balance: Balance, dimension: str, tool: str) -> str:
+    """Whether all of it is used, or only what is left does not suffice."""
+
+    def told(amount: int) -> str:
+        return str(public_amount(dimension, amount))
+
+    whose = f"budget {claim.budget!r} of {claim.scope} {public_name(claim.subject)}"
+    tool = public_name(tool)
+    if dimension == "tool_retries":
+        return (
+            f"{whose} is used up: {tool} has failed {told(balance.used)} times in a row, "
+            f"and {told(balance.hard)} are allowed"
+        )
     unit = _UNITS[dimension].format(tool=tool)
-    used, limit = public_amount(dimension, balance.used), public_amount(dimension, balance.limit)
-    held = (
-        f", {public_amount(dimension, balance.reserved)} held for requests under way"
-        if balance.reserved
-        else ""
-    )
-    stops = ""
-    if balance.hard != balance.limit:
-        stops = f", stops at {public_amount(dimension, balance.hard)}"
-    need = ""
-    if claim.amount > 1:
-        need = f", and this request may take {public_amount(dimension, claim.amount)}"
-    return (
-        f"budget {claim.budget!r} of {claim.scope} {claim.subject} is used up: "
-        f"{used} of {limit} {unit}{stops}{held}{need}"
-    )
+    held = f", {told(balance.reserved)} held for requests under way" if balance.reserved else ""
+    if claim.level is None and balance.left:
+        of = told(balance.hard)
+        if balance.hard != balance.limit:
+            of += f" (where it stops; the limit is {told(balance.limit)})"
+        return (
+            f"{whose} has no room for this request: it may take {told(claim.amount)} {unit}, "
+            f"and {told(balance.left)} is left of {of}; {told(balance.used)} used{held}"
+        )
+    stops = f", stops at {told(balance.hard)}" if balance.hard != balance.limit else ""
+    need = f", and this request may take {told(claim.amount)}" if claim.amount > 1 else ""
+    return f"{whose} is used up: {told(balance.used)} of {told(balance.limit)} {unit}{stops}{held}{need}"
 
 
 def _how(claim: Claim, dimension: str, resets: str | None) -> str:
+    """The command is pasted into shells, and a client chose the subject (labels, models, tools): quoted."""
     if dimension == PACE:
         return "try again after the time given"
     amount = {"spend_usd": "USD", "wall_clock": "30m"}.get(dimension, "N")
-    command = f"looptap topup {claim.budget} --subject {claim.subject} --add {amount}"
+    command = f"looptap topup {quote(claim.budget)} --subject {quote(claim.subject)} --add {amount}"
     if dimension != SPEND:
-        command += f" --dimension {claim.dimension}"
+        command += f" --dimension {quote(claim.dimension)}"
     wait = f", or wait until {resets}" if resets is not None else ""
     fresh = ", or begin anew" if claim.scope in _LIFE_SCOPES and resets is None else ""
     return f"{command}{wait}{fresh}"
 
 
 def _stopped(name: str) -> Terminal:
-    how = f"looptap stop --lift {name}"
+    how = f"looptap stop --lift {quote(name)}"
     return Terminal(
         "deny",
         "budgets",
         STOPPED,
-        f"Looptap: an operator has stopped {name}. To go on: {how}.",
+        f"Looptap: an operator has stopped {public_name(name)}. To go on: {how}.",
         "interrupted",
         {"stopped": name, "how_to_go_on": how},
     )

@@ -455,6 +455,7 @@ def _reload(running: Running, load_again: Callable[[Settings], Settings], warn: 
 
 
 def stderr_warning(text: str) -> None:
-    """A warning for the operator: one line on stderr."""
-    sys.stderr.write(f"looptap: {text}\n")
+    """A warning for the operator: one line on stderr, in which nothing that a client chose can act."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    sys.stderr.write(f"looptap: {line}\n")
     sys.stderr.flush()

@@ -26,6 +26,7 @@ from proxy import dialects, rulebook
 from proxy.chain import Chain
 from proxy.config import Settings
 from proxy.core import Core, CoreSettings, Opened, Prices, Standing
+from proxy.dialects.refusals import read_refused_field
 from proxy.model import (
     Api,
     CaptureEnd,
@@ -343,8 +344,7 @@ def run(
 def _refusal(response: ResponseHead | None) -> Terminal:
     """What the recorded proxy reached, from the field that it put on its own answers."""
     told = (response.get(b"x-looptap-refused") if response is not None else None) or b""
-    code, *pairs = told.decode("latin-1").split("; ")
-    fields = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    code, fields = read_refused_field(told)
     cause = "interrupted" if code == STOPPED else _CAUSES.get(fields.get("dimension", ""), "policy")
     wait = 1 if response is not None and response.status == 429 else None
     return Terminal("deny", fields.pop("policy", ""), code, "", cause, fields, wait)
@@ -356,7 +356,7 @@ def _was_cut(line: Line) -> bool:
     if line.response is None:
         return False
     told = line.response.get(b"x-looptap-refused")
-    return line.response.status < 400 if told is None else b"; cut=True" in told
+    return line.response.status < 400 if told is None else "cut" in read_refused_field(told)[1]
 
 
 def _cut_by(line: Line) -> Terminal:

@@ -4,6 +4,7 @@ Values only. Policies produce them, the chain merges them, the shells act on the
 values are the product's public ones (``looptap replay --json``, events, spans, metrics).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
@@ -303,6 +304,7 @@ class VirtualKey:
 
 
 NANO = 1_000_000_000
+_PLAIN_NAME = re.compile(r"\(none\)|[\w.:@/+*-]+")
 
 
 def to_nano(usd: Decimal, *, up: bool = False) -> int:
@@ -324,6 +326,11 @@ def public_amount(dimension: str, amount: int) -> int | float | str:
         return amount
     text = f"{to_usd(amount):f}".rstrip("0")
     return text.rstrip(".") or "0"
+
+
+def public_name(name: str) -> str:
+    """A subject or tool in a sentence: as it is, or in quotes where it could pass for other words."""
+    return name if _PLAIN_NAME.fullmatch(name) else repr(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,10 @@ _TELLING: Mapping[str, str] = {
 }
 """Fragments by which clients classify an error (retry it, compact, drop features), and other words."""
 _TELLING_PATTERN = re.compile("|".join(map(re.escape, _TELLING)), re.IGNORECASE)
+_BARE = re.compile(r"[A-Za-z][A-Za-z0-9_.:/-]*|-?[0-9]{1,15}|-?[0-9]{1,12}\.[0-9]{1,3}")
+_PAIR = re.compile(r';\s*([a-z_]+)=("(?:[^"\\]|\\.)*"|[^;]*)')
+_ESCAPED = re.compile(r"\\(.)")
+_LONGEST_FIELD = 1_000
 
 
 def plain_words(message: str) -> str:
@@ -66,9 +70,37 @@ def refusal_fields(
 
 
 def refused_field(why: Terminal) -> bytes:
-    """``x-looptap-refused``: the code, then every field as ``; name=value``."""
-    parts = [why.code, f"policy={why.policy}", *(f"{n}={v}" for n, v in why.fields.items() if v is not None)]
-    return _latin("; ".join(part for part in parts if part))
+    """``x-looptap-refused``: a structured field (RFC 9651), the code with every field as a parameter.
+
+    Names that hold nothing odd and numbers stand bare, everything else in quotes: what a client chose
+    (a label, a model) can add no field of its own. A field that no longer fits is left out whole.
+    """
+    told = _bare(why.code) or "looptap"
+    for name, value in (("policy", why.policy), *why.fields.items()):
+        pair = "" if value is None else f"; {name}={_bare(value) or _quoted(value)}"
+        if len(told) + len(pair) <= _LONGEST_FIELD:
+            told += pair
+    return told.encode("ascii")
+
+
+def read_refused_field(value: bytes) -> tuple[str, dict[str, str]]:
+    """The code and the fields of ``refused_field``, also as they were written before they were quoted."""
+    text = value.decode("latin-1")
+    fields = {
+        pair[1]: _ESCAPED.sub(r"\1", pair[2][1:-1]) if pair[2].startswith('"') else pair[2]
+        for pair in _PAIR.finditer(text)
+    }
+    return text.partition(";")[0].strip(), fields
+
+
+def _bare(value: object) -> str:
+    """A value that needs no quotes; nothing for one that does."""
+    return str(value) if _BARE.fullmatch(str(value)) else ""
+
+
+def _quoted(value: object) -> str:
+    plain = _latin(str(value)).decode("ascii")
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _latin(text: str) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 from proxy.core import Opened
 from proxy.model import Exchange, Record
 from proxy.ports import Sink
-from proxy.verdict import Alert, Balance, Claim, Grant, Hold, Receipt, Terminal, public_amount
+from proxy.verdict import Alert, Balance, Claim, Grant, Hold, Receipt, Terminal, public_amount, public_name
 
 STORM_NS = 60_000_000_000
 """Within so long a time, refusals of one kind are told once."""
@@ -98,7 +98,7 @@ class Passbook:
             used = public_amount(balance.dimension, balance.used)
             limit = public_amount(balance.dimension, balance.limit)
             self._warn(
-                f"budget {balance.name} of {balance.scope} {balance.subject} has reached "
+                f"budget {balance.name} of {balance.scope} {public_name(balance.subject)} has reached "
                 f"{alert.share / 100:g} %: {used} of {limit} {balance.dimension}"
             )
 

@@ -1,10 +1,12 @@
 """Budgets as a rule over values: which claims a request makes, and what a refusal says."""
 
+import shlex
 from dataclasses import replace
 
 import pytest
 
 from policies.budgets import NONE, Budget, Budgets
+from proxy.dialects.refusals import read_refused_field, refused_field
 from proxy.verdict import STOPPED, Balance, Claim, Demand, Refusal, Terminal
 
 DEMAND = Demand(
@@ -174,9 +176,72 @@ def test_BUD_19_a_refusal_says_which_limit_of_whom_and_how_to_go_on() -> None:
         "how_to_go_on": command,
     }  # fmt: skip
     assert why.message == (
-        "Looptap: budget 'b' of turn trn_1 is used up: 0.8 of 1 USD, 0.1 held for requests under way, "
-        f"and this request may take 0.25. To go on: {command}."
+        "Looptap: budget 'b' of turn trn_1 has no room for this request: it may take 0.25 USD, and 0.1 is "
+        f"left of 1; 0.8 used, 0.1 held for requests under way. To go on: {command}."
     )
+
+
+def words(claim: Claim, *, used: int, hard: int | None = None, reserved: int = 0) -> str:
+    """What a refusal of this claim says before the way to go on."""
+    stops = claim.limit if hard is None else hard
+    balance = Balance(
+        claim.budget, claim.scope, claim.subject, claim.window, claim.dimension, claim.limit, stops, used,
+        reserved,
+    )  # fmt: skip
+    message = Budgets([]).refusal(Refusal(claim, balance), now_ns=0).message
+    return message.removeprefix("Looptap: ").partition(". To go on")[0]
+
+
+def test_a_refusal_tells_what_is_used_up_from_what_does_not_fit() -> None:
+    spend = Claim("b", "key", "ci", "spend_usd", "day", 30_000_000, 20_000_000)
+    assert words(spend, used=0) == (
+        "budget 'b' of key ci has no room for this request: it may take 0.03 USD, and 0.02 is left of 0.02; "
+        "0 used"
+    )
+    assert words(spend, used=20_000_000, hard=40_000_000).endswith(
+        "may take 0.03 USD, and 0.02 is left of 0.04 (where it stops; the limit is 0.02); 0.02 used"
+    )
+    assert words(spend, used=40_000_000, hard=40_000_000).endswith(
+        "is used up: 0.04 of 0.02 USD, stops at 0.04, and this request may take 0.03"
+    )
+    assert words(Claim("b", "turn", "trn_1", "steps", "life", 1, 60), used=58, reserved=2).endswith(
+        "is used up: 58 of 60 steps, 2 held for requests under way"
+    )
+    retries = Claim("b", "turn", "trn_1", "tool_retries:Bash", "life", 0, 25, level=26)
+    assert words(retries, used=26).endswith(
+        "is used up: Bash has failed 26 times in a row, and 25 are allowed"
+    )
+
+
+@pytest.mark.parametrize("subject", ["$(touch x)", "(none)", "a b; rm -r x", "it's", '"', "`id`", "a\\b"])
+def test_what_a_client_chose_is_one_word_of_the_suggested_command(subject: str) -> None:
+    claim = Claim("a b", "label:customer", subject, "calls:$(x)*", "day", 1, 1)
+    balance = Balance("a b", claim.scope, subject, "day", claim.dimension, 1, 1, 1, 0)
+    why = Budgets([]).refusal(Refusal(claim, balance), now_ns=0)
+    assert shlex.split(str(why.fields["how_to_go_on"])) == [
+        "looptap", "topup", "a b", "--subject", subject, "--add", "N", "--dimension", "calls:$(x)*",
+    ]  # fmt: skip
+    assert str(why.fields["how_to_go_on"]) in why.message
+    code, told = read_refused_field(refused_field(why))
+    assert (code, told["subject"], told["dimension"], told["tool"]) == (why.code, subject, "calls", "$(x)*")
+    stopped = Budgets([]).refusal(Refusal(stopped=subject), now_ns=0)
+    assert shlex.split(str(stopped.fields["how_to_go_on"]))[3:] == [subject]
+
+
+def test_no_label_adds_a_field_to_the_header() -> None:
+    subject = 'c7; budget=other; cut=True; x="'
+    claim = Claim("b", "label:customer", subject, "steps", "day", 1, 1)
+    balance = Balance("b", claim.scope, subject, "day", "steps", 1, 1, 1, 0)
+    header = refused_field(Budgets([]).refusal(Refusal(claim, balance), now_ns=0))
+    assert header.startswith(
+        b'looptap_step_limit; policy=budgets; budget=b; scope=label:customer; subject="c7'
+    )
+    _, told = read_refused_field(header)
+    assert (told["budget"], told["subject"], told["limit"], told.get("cut")) == ("b", subject, "1", None)
+    older = b"looptap_step_limit; policy=budgets; subject=(none); how_to_go_on=looptap topup b, or wait"
+    assert read_refused_field(older)[1]["how_to_go_on"] == "looptap topup b, or wait"
+    long = Terminal("deny", "p", "c", "", fields={"model": "m" * 2_000, "limit": 1})
+    assert refused_field(long) == b"c; policy=p; limit=1"
 
 
 @pytest.mark.parametrize(
