@@ -43,6 +43,7 @@ from proxy.terminal.options import (
     out,
     out_json,
     run,
+    terminal_width,
 )
 from proxy.terminal.render import total_cost
 from proxy.terminal.reporting import report_command
@@ -278,7 +279,7 @@ def sessions_command(common: Common, limit: int, agent: str | None, label: str |
     if common.json:
         out_json(found)
     elif found:
-        out(sessions_table(found, time.time_ns() // 1000))
+        out(sessions_table(found, time.time_ns() // 1000, terminal_width()))
     else:
         note("no sessions recorded yet" if not (agent or label) else "no session fits")
 
@@ -313,7 +314,7 @@ def turns_command(common: Common, limit: int, session: str | None, **filters: st
             out_json([_turn_object(reader, turn) for turn in found])
             return
     if found:
-        out(turns_table(found, time.time_ns() // 1000))
+        out(turns_table(found, time.time_ns() // 1000, terminal_width()))
     else:
         note("no turn fits" if session or any(filters.values()) else "no turns recorded yet")
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.terminal.listing import sessions_table, turns_table
 from proxy.terminal.render import draw_session, draw_step, draw_turn
 from proxy.terminal.screen import ASCII, UNICODE, Screen, open_screen
 
@@ -322,3 +323,27 @@ def test_hostile_content_stays_inert_and_short(bad: dict[str, Any]) -> None:
     assert {unicodedata.category(c) for c in text if c != "\n"}.isdisjoint(
         {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     )
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_tables_and_heads_fit_a_terminal_and_keep_the_figures(width: int) -> None:
+    labels = {"team": "search-and-ranking", "environment": "continuous-integration"}
+    listed = {
+        "id": "trn_0123456789abcdef0123", "agent": "claude-code", "models": ["claude-sonnet-4-5-20250929"],
+        "cause": "interrupted", "open": False, "steps": 12, "started_at": at(0), "ended_at": at(59_000),
+        "usage": {"input_tokens": 123_456, "cache_read_tokens": 60_000, "output_tokens": 2_345},
+        "cost_usd": "0.1234", "cost_quality": "estimated", "labels": labels,
+    }  # fmt: skip
+    lines = [line.plain for line in turns_table([listed], 1_000_000, width)]
+    assert max(map(len, lines)) <= width
+    for word in ("trn_01234567", "12", "59.0s", "123k", "2.3k", "~$0.1234"):
+        assert word in lines[1]
+    row = {**listed, "id": "ses_0123456789abcdef0123", "client": "claude-code", "turns": 3, "labels": labels}
+    assert max(len(line.plain) for line in sessions_table([row], 1_000_000, width)) <= width
+    whole = turns_table([listed], 1_000_000)
+    assert listed["id"] in whole[1].plain
+    assert "continuous-integration" in whole[1].plain
+    on = screen(width, cut=True)
+    text = drawn(draw_turn(turn(step(0, attempt(0, 5, 10)), labels=labels), [], on), on)
+    assert "environment=continuous-integration" in text
+    assert max(map(len, text.splitlines())) <= width

@@ -19,15 +19,25 @@ _TURNS = ["AGE", "TURN", "AGENT", "MODEL", "CAUSE", "STEPS", "TOOK", "IN", "CACH
 _SESSIONS = ["AGE", "SESSION", "CLIENT", "TURNS", "STEPS", "TOOK", "COST", "LABELS"]
 _CAUSE_STYLE = {"completed": "green", "error": "bold red", "open": "cyan"}
 
+Fold = Sequence[tuple[str, int]]
+"""Columns and how narrow each may become (0: it goes), in the order in which room is made."""
+_FOLD_TURNS: Fold = (
+    ("TURN", 12), ("LABELS", 16), ("MODEL", 16), ("AGENT", 12), ("LABELS", 0), ("CACHED", 0), ("MODEL", 8),
+    ("AGENT", 8), ("AGENT", 0), ("AGE", 0), ("MODEL", 0),
+)  # fmt: skip
+_FOLD_SESSIONS: Fold = (("SESSION", 12), ("LABELS", 16), ("CLIENT", 12), ("LABELS", 0), ("CLIENT", 8))
+_IDS = frozenset({"TURN", "SESSION"})
+"""Cut without a mark: the beginning of an id finds it."""
 
-def turns_table(turns: Sequence[Json], now: int) -> list[Text]:
+
+def turns_table(turns: Sequence[Json], now: int, width: int | None = None) -> list[Text]:
     """Turns as they come, one a line."""
-    return table(_TURNS, [_turn_cells(t, now) for t in turns])
+    return table(_TURNS, [_turn_cells(t, now) for t in turns], width=width, fold=_FOLD_TURNS)
 
 
-def sessions_table(sessions: Sequence[Json], now: int) -> list[Text]:
+def sessions_table(sessions: Sequence[Json], now: int, width: int | None = None) -> list[Text]:
     """Sessions as they come, one a line."""
-    return table(_SESSIONS, [_session_cells(s, now) for s in sessions])
+    return table(_SESSIONS, [_session_cells(s, now) for s in sessions], width=width, fold=_FOLD_SESSIONS)
 
 
 def _turn_cells(turn: Json, now: int) -> list[Text]:
@@ -83,22 +93,48 @@ def _text(value: Any, limit: int) -> str:
 
 
 def table(
-    titles: Sequence[str], rows: Sequence[Sequence[Text]], figures: Collection[str] = _FIGURES
+    titles: Sequence[str],
+    rows: Sequence[Sequence[Text]],
+    figures: Collection[str] = _FIGURES,
+    *,
+    width: int | None = None,
+    fold: Fold = (),
 ) -> list[Text]:
-    """Titles and rows in columns as wide as their widest cell; ``figures`` stand to the right."""
+    """Titles and rows in columns as wide as their widest cell; ``figures`` stand to the right.
+
+    ``width``: columns of the terminal, for which ``fold`` makes room; None: everything is written whole.
+    """
     kept = [i for i, title in enumerate(titles) if title != "LABELS" or any(r[i].plain for r in rows)]
     widths = {i: max([len(titles[i]), *(r[i].cell_len for r in rows)]) for i in kept}
+    if width is not None:
+        _make_room(titles, widths, width, fold)
     lines = []
     for cells in ([Text(title, "bold") for title in titles], *rows):
         line = Text()
-        for i in kept:
-            gap = " " * (widths[i] - cells[i].cell_len)
+        for i in widths:
+            cell = cells[i].copy()
+            cell.truncate(widths[i], overflow="crop" if titles[i] in _IDS else "ellipsis")
+            gap = " " * (widths[i] - cell.cell_len)
             line.append(gap if titles[i] in figures else "")
-            line.append_text(cells[i])
+            line.append_text(cell)
             line.append("  " if titles[i] in figures else gap + "  ")
         line.rstrip()
         lines.append(line)
     return lines
+
+
+def _make_room(titles: Sequence[str], widths: dict[int, int], width: int, fold: Fold) -> None:
+    for title, least in fold:
+        too_much = sum(widths.values()) + 2 * (len(widths) - 1) - width
+        if too_much <= 0:
+            return
+        at = titles.index(title) if title in titles else -1
+        if at not in widths or widths[at] <= least:
+            continue
+        if least:
+            widths[at] = least if title in _IDS else max(least, widths[at] - too_much)
+        else:
+            del widths[at]
 
 
 # -- events

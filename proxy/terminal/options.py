@@ -127,6 +127,12 @@ def out(lines: Iterable[Text]) -> None:
     open_screen(sys.stdout, os.environ).write(lines)
 
 
+def terminal_width() -> int | None:
+    """Columns of the terminal that ``out`` writes to; None where lines are written whole."""
+    screen = open_screen(sys.stdout, os.environ)
+    return screen.width if screen.cut else None
+
+
 def out_json(value: Any) -> None:
     """A JSON value and a newline to stdout."""
     sys.stdout.buffer.write(orjson.dumps(value) + b"\n")

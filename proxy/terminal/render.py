@@ -15,7 +15,7 @@ from typing import Any
 from rich.text import Text
 
 from proxy.terminal.refused import how_to_go_on, nudge_words, refusal_words
-from proxy.terminal.screen import Glyphs, Screen
+from proxy.terminal.screen import Glyphs, Screen, wrapped
 from proxy.terminal.timeline import (
     Attempt,
     Session,
@@ -366,7 +366,7 @@ class _Pen:
 
 
 def _draw(root: _Node, window: tuple[int, int] | None, screen: Screen) -> list[Text]:
-    rows = list(_rows(root, "", "", screen.glyphs))
+    rows = list(_rows(root, "", "", screen))
     left = max((len(r.guide) + r.head.cell_len for r in rows if r.cells or r.tail.plain), default=0)
     bar = _bar_width(screen, left, window)
     widths: list[int] = []
@@ -384,12 +384,18 @@ def _draw(root: _Node, window: tuple[int, int] | None, screen: Screen) -> list[T
     return lines
 
 
-def _rows(node: _Node, guide: str, below: str, glyphs: Glyphs) -> Iterable[_Row]:
-    yield _Row(guide, node.head, node.span, node.cells, node.tail or Text())
+def _rows(node: _Node, guide: str, below: str, screen: Screen) -> Iterable[_Row]:
+    glyphs = screen.glyphs
+    head, *more = [node.head]
+    if screen.cut and node.span is None and len(guide) + head.cell_len > screen.width:
+        head, *more = wrapped(head, screen.width - len(guide) - len(glyphs.space), glyphs.dot)
+    yield _Row(guide, head, node.span, node.cells, node.tail or Text())
+    for line in more:
+        yield _Row(below + (glyphs.pipe if node.below else glyphs.space), line)
     for index, child in enumerate(node.below):
         last = index == len(node.below) - 1
         joint = glyphs.last if last else glyphs.branch
-        yield from _rows(child, below + joint, below + (glyphs.space if last else glyphs.pipe), glyphs)
+        yield from _rows(child, below + joint, below + (glyphs.space if last else glyphs.pipe), screen)
 
 
 def _bar_width(screen: Screen, left: int, window: tuple[int, int] | None) -> int:

@@ -12,8 +12,8 @@ import click
 from rich.text import Text
 
 from proxy.config.values import Duration
-from proxy.terminal.listing import table
-from proxy.terminal.options import Common, common, note, out, out_json
+from proxy.terminal.listing import Fold, table
+from proxy.terminal.options import Common, common, note, out, out_json, terminal_width
 from proxy.terminal.report import Report
 from proxy.terminal.wording import UNKNOWN, count, inert, money
 from proxy.verdict import VERDICTS
@@ -38,6 +38,11 @@ _ROW = (
 _BREAKS = ("BREAKS", "THEY COST")
 _TOOL = ("TOOL", "TURNS", "CALLS", "A TURN", "P90", "ANSWERED", "ERRORS", "RATE", "FINDINGS")
 _NAMES = frozenset({"AGENT", "MODEL", "TOOL", "FINDINGS", "ENDS"})
+_FOLD: Fold = (
+    ("AGENT", 16), ("MODEL", 16), ("P90", 0), ("OPEN", 0), ("HALF-LIFE", 0), ("BREAKS", 0), ("THEY COST", 0),
+    ("PER STEP", 0), ("CACHED", 0), ("AGENT", 10), ("MODEL", 10), ("ENDS", 26), ("PER DONE", 0), ("ENDS", 14),
+)  # fmt: skip
+_FOLD_TOOLS: Fold = (("TOOL", 16), ("P90", 0), ("ANSWERED", 0), ("TURNS", 0), ("FINDINGS", 16))
 
 
 def _nanoseconds(context: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -73,13 +78,13 @@ def report_command(common: Common, since: int | None) -> None:
     if common.json:
         out_json(tables)
     elif tables["turns"]:
-        out(list(drawn(tables)))
+        out(list(drawn(tables, terminal_width())))
     else:
         note("no turns recorded in that time" if since is not None else "no turns recorded yet")
 
 
-def drawn(tables: Json) -> Iterator[Text]:
-    """The tables of a report, line by line."""
+def drawn(tables: Json, width: int | None = None) -> Iterator[Text]:
+    """The tables of a report, line by line; ``width`` as for ``table``."""
     yield Text(f"{tables['turns']} turns, {count(tables['steps'])} steps, {_cost(tables)}")
     for name, rows in (("agent", tables["agents"]), ("model", tables["models"])):
         yield Text()
@@ -88,10 +93,11 @@ def drawn(tables: Json) -> Iterator[Text]:
         cells = [
             [_name(name, row), *_row(row), *(_broken(row) if broken else ()), _causes(row)] for row in rows
         ]
-        yield from table(titles, cells, frozenset(titles) - _NAMES)
+        yield from table(titles, cells, frozenset(titles) - _NAMES, width=width, fold=_FOLD)
     if tables["tools"]:
         yield Text()
-        yield from table(_TOOL, [_tool(row) for row in tables["tools"]], frozenset(_TOOL) - _NAMES)
+        cells = [_tool(row) for row in tables["tools"]]
+        yield from table(_TOOL, cells, frozenset(_TOOL) - _NAMES, width=width, fold=_FOLD_TOOLS)
     for row in tables["predictions"]:
         verdicts = ", ".join(f"{row[name]} {name}" for name in VERDICTS)
         yield Text()

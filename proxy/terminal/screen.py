@@ -95,6 +95,24 @@ class Screen:
                 console.print(row)
 
 
+def wrapped(line: Text, width: int, separator: str) -> list[Text]:
+    """A long line as several, broken at ``separator`` and, where that is not enough, between words."""
+    lines: list[Text] = []
+    for part in _filled(line.split(separator, allow_blank=True), width, separator):
+        lines += [part] if part.cell_len <= width else _filled(part.split(" ", allow_blank=True), width, " ")
+    return lines
+
+
+def _filled(pieces: Iterable[Text], width: int, separator: str) -> list[Text]:
+    lines: list[Text] = []
+    for piece in pieces:
+        if lines and lines[-1].cell_len + len(separator) + piece.cell_len <= width:
+            lines[-1].append(separator).append_text(piece)
+        else:
+            lines.append(piece)
+    return lines
+
+
 def open_screen(file: TextIO, environ: Mapping[str, str]) -> Screen:
     """The screen behind a text stream, as the environment wants it."""
     terminal = _is_terminal(file)
