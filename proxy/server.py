@@ -143,21 +143,29 @@ class Server:
 
     async def _close_listener(self, listener: asyncio.Server) -> None:
         """Take what the kernel has accepted for us, then refuse: a mere close would reset those."""
-        sockets = [socket.socket(fileno=os.dup(one.fileno())) for one in listener.sockets]
-        for one in sockets:
-            one.setblocking(False)
-        await asyncio.sleep(0)  # asyncio loses what it has accepted and not yet begun with
-        listener.close()
-        for one in sockets:
-            with contextlib.suppress(OSError):  # nobody waits any more, or nothing can be taken
-                while True:
-                    await self._take(one.accept()[0])
-            one.close()
+        with contextlib.ExitStack() as stack:
+            sockets = [
+                stack.enter_context(socket.socket(fileno=os.dup(one.fileno()))) for one in listener.sockets
+            ]
+            for one in sockets:
+                one.setblocking(False)
+            await asyncio.sleep(0)  # asyncio loses what it has accepted and not yet begun with
+            listener.close()
+            for one in sockets:
+                with contextlib.suppress(OSError):  # nobody waits any more, or nothing can be taken
+                    while True:
+                        await self._take(one.accept()[0])
         await asyncio.sleep(0)  # the last ones taken are made connections in the next turn
 
     async def _take(self, client: socket.socket) -> None:
         client.setblocking(False)
-        await self.shell.pulse.loop.connect_accepted_socket(lambda: ClientConnection(self), client)
+        try:
+            await self.shell.pulse.loop.connect_accepted_socket(lambda: ClientConnection(self), client)
+        except OSError:  # it has left meanwhile; others may still wait behind it
+            client.close()
+        except BaseException:
+            client.close()
+            raise
 
     @property
     def counters(self) -> WireCounters:
