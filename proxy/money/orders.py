@@ -10,21 +10,23 @@ import asyncio
 import re
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 from policies.budgets import Budget
-from proxy.config import Duration, Settings
+from proxy.config import BUILT_IN, Duration, Settings
 from proxy.model import rfc3339
 from proxy.money.forecast import lasting
 from proxy.money.keyring import new_key
 from proxy.money.treasury import budgets_of, counter_of
 from proxy.ports import Ledger, LedgerAway
 from proxy.record import Ambiguous, NotRecorded, Reader, RecordMissing
+from proxy.stores.ledger import PASSING
 from proxy.verdict import VirtualKey, to_nano
+from proxy.wire.routes import MAX_LABEL_CHARS
 
 UNNAMED = "unnamed"
 _WHOLE_ID = re.compile(r"(?:ses|thr|trn)_[0-9a-z]{20}")
@@ -43,8 +45,12 @@ class NothingCalled(OrderRefused, LookupError):
 class Operator:
     """Orders on one ledger, under one configuration."""
 
-    def __init__(self, settings: Settings, ledger: Ledger) -> None:
+    def __init__(
+        self, settings: Settings, ledger: Ledger, note: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """``note`` is told what is odd about an order that is carried out all the same."""
         self._settings = settings
+        self._note = note
         self._ledger = ledger
         self._budgets = budgets_of(settings).by_name
 
@@ -78,8 +84,7 @@ class Operator:
             return name
         if _BEGUN_ID.fullmatch(name):
             return await asyncio.to_thread(_recorded, Path(self._settings.store.path), name)
-        known = {UNNAMED, *(key.name for key in self._settings.keys)}
-        known |= {key.name for key in await self._ledger.keys()}
+        known = await self._configured("key")
         if name in known:
             return name
         raise NothingCalled(
@@ -106,18 +111,11 @@ class Operator:
 
     async def _subject(self, budget: Budget, dimension: str, given: str | None) -> str:
         """Whose counter: as named, by the beginning of an id, or the only one that there is."""
-        live = [
-            balance.subject
-            for balance in await self._ledger.balances(now_ns=time.time_ns())
-            if balance.name == budget.name and balance.dimension == dimension
-        ]
+        balances = await self._ledger.balances(now_ns=time.time_ns())
+        live = [one.subject for one in balances if (one.name, one.dimension) == (budget.name, dimension)]
         if given is not None:
-            begun = [one for one in live if one.startswith(given)]
-            if given in live or not begun or not _BEGUN_ID.fullmatch(given):
-                return given
-            if len(begun) == 1:
-                return begun[0]
-            raise OrderRefused(f"{given} is the beginning of several: {', '.join(begun[:5])}")
+            seen = {one.subject for one in balances if one.scope == budget.scope}
+            return given if given in seen else await self._named(budget.scope, given, live)
         if len(live) == 1:
             return live[0]
         if not live:
@@ -127,6 +125,42 @@ class Operator:
         raise OrderRefused(
             f"budget {budget.name!r} has {len(live)} counters; name one with --subject: {', '.join(live[:5])}"
         )
+
+    async def _named(self, scope: str, given: str, live: Sequence[str]) -> str:
+        """A subject that the ledger does not show by this name: begun, recorded, configured, or to come."""
+        begun = sorted({one for one in live if one.startswith(given)})
+        if begun and _BEGUN_ID.fullmatch(given):
+            if len(begun) == 1:
+                return begun[0]
+            raise OrderRefused(f"{given} is the beginning of several: {', '.join(begun[:5])}")
+        if scope in PASSING:
+            return await asyncio.to_thread(_of_scope, Path(self._settings.store.path), scope, given)
+        if scope == "model" or scope.startswith("label:"):
+            if scope != "model" and (len(given) > MAX_LABEL_CHARS or not given.isprintable()):
+                raise OrderRefused(
+                    f"{given!r} can be no label: at most {MAX_LABEL_CHARS} printable characters"
+                )
+            self._note(
+                f"no request of {scope} {given!r} was counted in this window; it begins with this limit"
+            )
+            return given
+        known = await self._configured(scope)
+        if given in known:
+            return given
+        raise NothingCalled(f"no {scope} is called {given!r}: {', '.join(sorted(known))}")
+
+    async def _configured(self, scope: str) -> set[str]:
+        """Every key, team, org or upstream that there can be."""
+        settings, keys = self._settings, await self._ledger.keys()
+        match scope:
+            case "key":
+                return {UNNAMED, *(key.name for key in settings.keys), *(key.name for key in keys)}
+            case "team":
+                return {"default", *settings.teams, *(key.team for key in keys)}
+            case "org":
+                return {"default", *(team.org for team in settings.teams.values())}
+            case _:
+                return {*BUILT_IN, *settings.upstreams}
 
     # -- keys
 
@@ -171,6 +205,20 @@ def _recorded(data_dir: Path, name: str) -> str:
             return turn
         return found.id if found.kind != "step" else reader.parents(found.id)[0]
     raise NothingCalled(f"{name} is not recorded here; give the whole id")
+
+
+def _of_scope(data_dir: Path, scope: str, name: str) -> str:
+    """The whole id of a recorded step, turn, thread or session that begins so."""
+    with suppress(RecordMissing, NotRecorded, sqlite3.Error), Reader(data_dir) as reader:
+        if _BEGUN_ID.fullmatch(name):
+            try:
+                found = reader.resolve(name)
+            except Ambiguous as error:
+                raise OrderRefused(str(error)) from None
+            if found.kind == scope:
+                return found.id
+            raise NothingCalled(f"{found.id} is a {found.kind}; this budget counts by {scope}")
+    raise NothingCalled(f"no {scope} is called {name!r}: none of that id was counted or is recorded here")
 
 
 def _dimension(budget: Budget, given: str | None) -> str:

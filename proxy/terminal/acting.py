@@ -34,7 +34,7 @@ def _order(common: Common, work: Callable[[Operator], Awaitable[Result]]) -> Res
         try:
             if isinstance(ledger, RedisLedger):
                 await ledger.ready()
-            return await work(Operator(settings, ledger))
+            return await work(Operator(settings, ledger, note))
         finally:
             await ledger.close()
 
@@ -169,6 +169,8 @@ def stop_command(common: Common, id: str, lift: bool) -> None:
 @common
 def topup_command(common: Common, budget: str, subject: str | None, add: str, dimension: str | None) -> None:
     """Raise a limit for the rest of its window; what was refused goes on where it stood.
+
+    The subject must be known (counted, recorded or configured); a label or model may still be to come.
 
     \b
     looptap topup turn --subject trn_4f --add 2

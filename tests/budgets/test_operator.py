@@ -1,11 +1,19 @@
 """Orders take effect at the next request: stop, keys, top-up by the admin port; and the self-check."""
 
 import json
+import re
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from proxy.config import Settings
+from proxy.model import Record
+from proxy.money.orders import Operator, OrderRefused
+from proxy.record import RecordWriter
+from proxy.stores.ledger_memory import MemoryLedger
 from tests.budgets import kit
 
 BUDGET = {"name": "turn", "scope": "turn", "limits": {"steps": 2}}
@@ -62,6 +70,70 @@ def test_orders_that_name_nothing_known_say_what_there_is(tmp_path: Path) -> Non
             assert (done.returncode, done.stdout) == (1, "")
             assert word in done.stderr
             assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "subject", "word"),
+    [
+        ("turn", "trn_nope", "no turn is called 'trn_nope'"),
+        ("thread", "x", "no thread is called 'x'"),
+        ("session", "ses_0", "no session is called 'ses_0'"),
+        ("turn", "ses_1", "is a session; this budget counts by turn"),
+        ("key", "nobody", "no key is called 'nobody': alice, ci, unnamed"),
+        ("team", "nobody", "no team is called 'nobody': default, search"),
+        ("org", "nobody", "no org is called 'nobody': acme, default"),
+        ("upstream", "nobody", "no upstream is called 'nobody': "),
+        ("label:env", "x" * 65, "can be no label"),
+    ],
+)
+async def test_a_top_up_of_nobody_is_refused(tmp_path: Path, scope: str, subject: str, word: str) -> None:
+    ledger = MemoryLedger()
+    operator = Operator(settings(tmp_path, scope), ledger)
+    await operator.create_key("ci", "search", {})
+    record(tmp_path, session="ses_" + "1" * 20)
+    with pytest.raises(OrderRefused, match=re.escape(word)) as caught:
+        await operator.topup("cap", "1", subject=subject)
+    assert isinstance(caught.value, LookupError) is not scope.startswith("label")
+    assert await ledger.balances(now_ns=0) == []
+
+
+@pytest.mark.parametrize(
+    ("scope", "subject", "whole"),
+    [
+        ("session", "ses_1", "ses_" + "1" * 20), ("key", "alice", None), ("team", "search", None),
+        ("org", "acme", None), ("upstream", "openai", None), ("label:env", "(none)", None),
+        ("model", "acme-1", None),
+    ],
+)  # fmt: skip
+async def test_a_top_up_may_come_before_the_first_request(
+    tmp_path: Path, scope: str, subject: str, whole: str | None
+) -> None:
+    notes: list[str] = []
+    operator = Operator(settings(tmp_path, scope), MemoryLedger(), notes.append)
+    record(tmp_path, session="ses_" + "1" * 20)
+    assert (await operator.topup("cap", "1", subject=subject))["subject"] == (whole or subject)
+    assert len(notes) == (scope in ("model", "label:env"))
+    await operator.topup("cap", "1", subject=subject)
+    assert len(notes) == (scope in ("model", "label:env"))
+
+
+def settings(place: Path, scope: str) -> Settings:
+    window = {} if scope in ("turn", "thread", "session") else {"window": "day"}
+    return Settings.model_validate(
+        {
+            "store": {"path": str(place)},
+            "teams": {"search": {"org": "acme"}},
+            "keys": [{"name": "alice", "sha256": "0" * 64, "team": "search"}],
+            "budgets": [{"name": "cap", "scope": scope, "limits": {"steps": 2}, **window}],
+        }
+    )
+
+
+def record(place: Path, session: str) -> None:
+    """A record that knows a session."""
+    writer = RecordWriter(place, warn=print)
+    writer.write([Record(1, "session/start", session)])
+    writer.close()
 
 
 def test_keys_stand_for_the_real_one_and_end_at_once(tmp_path: Path) -> None:
@@ -125,6 +197,9 @@ def test_the_admin_port_counts_tops_up_and_stops(tmp_path: Path) -> None:
         assert proxy.post("/v1/messages", body).status == 200
         assert admin(proxy, "/api/v1/topup", {"budget": "nope", "add": 1})[0] == 404
         assert admin(proxy, "/api/v1/topup", {"budget": "turn", "more": 1})[0] == 400
+        nobody = {"budget": "turn", "subject": "trn_nope", "add": 1}
+        assert admin(proxy, "/api/v1/topup", nobody)[0] == 404
+        assert len(proxy.told("budgets")) == 1
         status, told = admin(proxy, "/api/v1/stop", {"id": refused.fields["subject"]})
         assert (status, told["stopped"]) == (200, True)
 
