@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shlex import quote
 from typing import Any, NoReturn
 
 import click
@@ -209,7 +210,9 @@ def demo_command(common: Common, keep: Path | None) -> None:
     screen.write(demo.draw(album, scenes, screen))
     screen.write(demo.incident.draw(stories, after.log))
     if keep is not None:
-        note(f"the record is kept: looptap --data-dir {keep} show")
+        note(f"the record is kept: looptap --data-dir {quote(str(keep))} show")
+    else:
+        note("to look around in its record: looptap demo --keep DIR, then looptap --data-dir DIR show")
 
 
 @cli.command("run", context_settings={"allow_interspersed_args": False})

@@ -246,6 +246,13 @@ def test_errors_are_one_line_that_says_what_to_do(
     assert "Traceback" not in err
 
 
+def test_a_proxy_that_has_seen_nothing_yet_is_no_missing_one(tmp_path: Path) -> None:
+    (tmp_path / "admin-token").touch()
+    result = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "turns"])
+    assert "nothing is recorded in" in str(result.exception)
+    assert "point an agent at the proxy" in str(result.exception)
+
+
 def test_check_lists_every_problem_with_its_line(data: Path, tmp_path: Path) -> None:
     config = tmp_path / "looptap.yaml"
     config.write_text("mode: obey\nidle_after: 5\n")

@@ -126,7 +126,7 @@ def open_reader(data_dir: Path) -> sqlite3.Connection:
     """The record for reading, beside a running writer or without one. Never creates anything of its own."""
     path = data_dir / FILE
     if not path.is_file():
-        raise RecordMissing(f"no record in {data_dir}: start `looptap serve`, or name its --data-dir")
+        raise RecordMissing(_why_missing(data_dir))
     try:
         connection = _connect_reader(path, "mode=ro")
     except sqlite3.OperationalError:
@@ -139,6 +139,22 @@ def open_reader(data_dir: Path) -> sqlite3.Connection:
         why = "has not been begun yet" if version == 0 else "was written by a newer Looptap: update this one"
         raise RecordMissing(f"the record in {data_dir} {why}")
     return connection
+
+
+_PROXY_WAS_HERE = ("admin-token", "ledger.db")
+"""What a proxy leaves in its directory before the first exchange."""
+
+
+def _why_missing(data_dir: Path) -> str:
+    if any((data_dir / name).exists() for name in _PROXY_WAS_HERE):
+        return (
+            f"nothing is recorded in {data_dir} yet: point an agent at the proxy "
+            "(ANTHROPIC_BASE_URL, OPENAI_BASE_URL and others, as `looptap serve` printed them)"
+        )
+    return (
+        f"no record in {data_dir}: start `looptap serve`, or name its --data-dir "
+        "(`looptap demo` leaves one only with --keep)"
+    )
 
 
 def is_damage(error: sqlite3.Error) -> bool:
