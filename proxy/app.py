@@ -39,6 +39,7 @@ from proxy.record import Keep, RecordAway, RecordWriter
 from proxy.server import Server
 from proxy.stores import open_threads, shared_threads
 from proxy.tracker import Tracker
+from proxy.wire.away import Away
 from proxy.wire.dial import TlsSettings
 from proxy.wire.heads import WireLimits
 from proxy.wire.routes import RouteTable
@@ -148,6 +149,7 @@ class _Parts:
         )
         self.core.keeps = True
         self.server.shell.keep = self._keep
+        self.server.shell.away = Away(warn)
 
     def _core(self) -> Core:
         settings = self.settings

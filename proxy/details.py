@@ -99,7 +99,9 @@ class Details:
 
 
 def _attempt(data: Any) -> Json:
-    attempt = {k: data[k] for k in ("outcome", "status", "error", "refused") if data.get(k) is not None}
+    attempt = {
+        k: data[k] for k in ("outcome", "status", "error", "failure", "refused") if data.get(k) is not None
+    }
     attempt["cost_usd"], attempt["cost_quality"] = data.get("cost_usd"), data.get("cost_quality")
     for key, time in (
         ("started_at", "arrived_ns"),

@@ -17,6 +17,7 @@ from typing import Literal
 from proxy.model import EndKind, Exchange, Head, Identity
 from proxy.verdict import Reply
 from proxy.wire import answers
+from proxy.wire.away import Away
 from proxy.wire.dial import ConnectTimeout, Unreachable
 from proxy.wire.guard import Faults, Opened, Thinker, Watch
 from proxy.wire.heads import (
@@ -73,6 +74,8 @@ class Shell:
     """Awaited when a request is read and not placed yet: other instances may know its thread."""
     share: Callable[[Opened], Awaitable[None]] | None = None
     """Awaited before a request goes out: other instances must know its thread."""
+    away: Away | None = None
+    """Told of every upstream that fails before its answer has begun."""
     pulse: Pulse = field(default_factory=Pulse)
     timings: Timings = field(default_factory=Timings)
     requests: int = 0
@@ -413,6 +416,9 @@ class LiveExchange:
 
     def _answer_unreachable(self, error: Unreachable) -> None:
         name = self._route.upstream.name if self._route is not None else ""
+        self._watch.failed_with(str(error))
+        if self._shell.away is not None:
+            self._shell.away.failed(name, str(error))
         if isinstance(error, ConnectTimeout):
             message = f"upstream {name!r} did not answer in time: {error}"
             self._answer(self._failure(504, "looptap_upstream_timeout", message))

@@ -364,6 +364,8 @@ class Attempt:
     streaming: bool = False
     request_bytes: int = 0
     response_bytes: int = 0
+    failure: str = ""
+    """Why no whole answer came from the upstream, where that is known; without any credential."""
     refused: Mapping[str, Any] | None = None
     """Why we refused or cut it: ``action``, ``policy``, ``code`` and what the client was told besides."""
 

@@ -1,19 +1,24 @@
 """The composition root: it starts over a damaged record, and loads changed settings once."""
 
 import asyncio
+import socket
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
+from click.testing import CliRunner
 
 from proxy import app
+from proxy.cli import cli
 from proxy.config import ConfigError, Problem, Settings
 from proxy.model import Record
 from proxy.record.schema import FILE
 
 
-def settings(data_dir: Path) -> Settings:
+def settings(data_dir: Path, **more: Any) -> Settings:
     return Settings.model_validate(
-        {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "store": {"path": str(data_dir)}}
+        {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "store": {"path": str(data_dir)}, **more}
     )
 
 
@@ -54,3 +59,35 @@ async def test_settings_that_changed_and_were_pointed_at_are_loaded_once(
     await running.stop(0)
     assert tries.empty()
     assert [warning.endswith("the settings in force stay as they were") for warning in warnings] == [True]
+
+
+async def test_why_an_upstream_could_not_be_reached_is_logged_once_and_stands_in_the_tree(
+    tmp_path: Path,
+) -> None:
+    with socket.socket() as taken:  # bound and not listening: nobody answers there
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        warnings: list[str] = []
+        upstreams = {"anthropic": {"url": url, "api": "anthropic"}}
+        running = await app.start(settings(tmp_path, upstreams=upstreams), warnings.append)
+        body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        try:
+            async with aiohttp.ClientSession() as client:
+                for _ in range(3):
+                    async with client.post(f"{running.data_url}/v1/messages", json=body) as answer:
+                        assert answer.status == 502
+            await running.flush()
+        finally:
+            await running.stop(0)
+    assert len(warnings) == 1
+    assert warnings[0].startswith("upstream 'anthropic' failed: ")
+    why = warnings[0].removeprefix("upstream 'anthropic' failed: ")
+
+    def looptap(*arguments: str) -> str:
+        return CliRunner().invoke(cli, ["--data-dir", str(tmp_path), *arguments]).output
+
+    assert f"attempt 1 failed: {why}" in looptap("show")
+    assert why in looptap("show", "--json")
+    lost = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "show", "--response"])
+    assert lost.exit_code == 1
+    assert why in str(lost.exception)

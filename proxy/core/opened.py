@@ -40,8 +40,8 @@ class Opened:
 
     __slots__ = (
         "_captured", "_dialect", "_heard", "_parts", "_reading", "_refused_by", "_reminders", "_reply",
-        "_scribe", "_sent_ns", "_waits", "ended_by", "exchange", "fetches", "on_cut", "out", "placement",
-        "refusal", "request", "splice", "tab", "warnings",
+        "_scribe", "_sent_ns", "_waits", "ended_by", "exchange", "failure", "fetches", "on_cut", "out",
+        "placement", "refusal", "request", "splice", "tab", "warnings",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, exchange: Exchange, body: bytes | None) -> None:
@@ -61,6 +61,8 @@ class Opened:
         """Id of the reply that this exchange only fetches."""
         self.ended_by: Terminal | None = None
         """Why the reply is ended under way."""
+        self.failure = ""
+        """Why no whole answer came, in the wire's words."""
         self.on_cut: Callable[[], None] | None = None
         """How the shell ends it; where there is nothing to end, None."""
         self._dialect: Dialect | None = None
@@ -419,6 +421,7 @@ class Opened:
             request_bytes=len(self.body),
             response_bytes=heard.received,
             refused=self._reached(outcome),
+            failure=self.failure,
         )
 
     def _reached(self, outcome: AttemptOutcome) -> dict[str, Any] | None:

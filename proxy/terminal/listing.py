@@ -166,6 +166,7 @@ def _event_words(kind: str, data: Json) -> str:
         error = data.get("error")
         error = error if isinstance(error, Mapping) else {}
         said = " ".join(str(error[k]) for k in ("type", "message") if error.get(k))
+        said = said or str(data.get("failure") or "")
         parts = [data.get("outcome"), data.get("status"), data.get("stop_reason"), cost, said]
     elif kind == "item":
         flag = "error" if data.get("is_error") else ""

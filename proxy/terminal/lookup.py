@@ -53,7 +53,19 @@ def exact_body(reader: Reader, kind: str, id: str, which: str, attempt: int | No
     else:
         step = id if kind == "step" else _last_step(reader, kind, id)
         chosen = _attempt(reader.attempts(step), step, attempt)
-    return reader.request_body(chosen.id) if which == "request" else reader.response_body(chosen.id)
+    if which == "request":
+        return reader.request_body(chosen.id)
+    if chosen.end is not None and chosen.status is None:
+        raise NotRecorded(f"no answer came to {chosen.id}: {_failure(reader, chosen)}")
+    return reader.response_body(chosen.id)
+
+
+def _failure(reader: Reader, exchange: StoredExchange) -> str:
+    """Why an exchange has no answer."""
+    told = reader.events(step=exchange.step, types=["step/attempt"]) if exchange.step is not None else ()
+    own = next((record.data for _, record in told if record.data.get("exchange") == exchange.id), {})
+    said = {"client_gone": "its client left before", "refused": "it was refused"}
+    return str(own.get("failure") or said.get(str(exchange.end), exchange.end))
 
 
 def _last_step(reader: Reader, kind: str, id: str) -> str:

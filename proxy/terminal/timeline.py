@@ -23,7 +23,7 @@ class Attempt:
     first: int | None
     ended: int | None
     why: str
-    """What failed, in the provider's words; empty when nothing did."""
+    """What failed, in the provider's words or the wire's; empty when nothing did."""
     refused: Json | None = None
     """What of ours ended it."""
     step: str = ""
@@ -164,6 +164,8 @@ def _attempt(attempt: Json) -> Attempt:
         words.append(": ".join(said))
     elif error:
         words.append(str(error))
+    elif attempt.get("failure"):
+        words.append(str(attempt["failure"]))
     return Attempt(
         outcome=str(attempt.get("outcome", "")),
         began=moment(attempt.get("started_at")),

@@ -148,6 +148,8 @@ def step_attempt(
     if reply.error is not None:
         error = reply.error
         data["error"] = {"type": error.type, "message": error.message[:2_000], "code": error.code}
+    if attempt.failure:
+        data["failure"] = attempt.failure[:500]
     if attempt.refused is not None:
         data["refused"] = dict(attempt.refused)
     if request is not None:

@@ -1,7 +1,7 @@
 """HTTP/1.1 on both sides, byte for byte.
 
 ``incoming`` and ``reader`` take requests, ``routes`` picks the upstream, ``upstream`` and ``dial``
-are the other side, ``relay`` passes the answer on, ``heads`` writes heads, ``answers`` speaks for
-us, ``guard`` keeps a fault of the thinking part away from the traffic, ``timing`` adds up what it
-measures.
+are the other side, ``away`` tells of one that fails, ``relay`` passes the answer on, ``heads``
+writes heads, ``answers`` speaks for us, ``guard`` keeps a fault of the thinking part away from the
+traffic, ``timing`` adds up what it measures.
 """

@@ -43,6 +43,8 @@ class Opened(Protocol):
         """Fields of our own for the answer's head; none unless the configuration asks for them."""
         ...
 
+    failure: str
+    """Why no whole answer came from the upstream, where the wire knows."""
     on_cut: Callable[[], None] | None
     """Called when the reply that is under way is to end."""
 
@@ -244,6 +246,11 @@ class Watch:
             self._gaps.add(now_ns - self._last_ns)
         self._last_ns = now_ns
         self._timings.chunk.add(time.time_ns() - now_ns)
+
+    def failed_with(self, words: str) -> None:
+        """Why no whole answer comes from the upstream; ``close`` follows."""
+        if self._opened is not None and self.end is None:
+            self._opened.failure = words
 
     def close(self, end: EndKind) -> None:
         """The first call counts."""

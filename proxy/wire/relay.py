@@ -285,6 +285,7 @@ class Relay:
         if self._tunnel and not broken.reset:
             self._watch.close("complete")
         else:
+            self._watch.failed_with("nothing more came in time" if self.timed_out else broken.words)
             self._watch.close("timeout" if self.timed_out else "upstream_reset")
         self._client.break_off(reset=broken.reset)
         self._settle(None)
