@@ -127,7 +127,7 @@ async def test_OBS_04_streams_cut_at_random_leave_no_span_open(tmp_path: Path) -
                for turn in collector.named("invoke_agent"))  # fmt: skip
 
 
-@pytest.mark.parametrize("trouble", ["dead", "slow", "refusing"])
+@pytest.mark.parametrize("trouble", ["dead", "slow", "refusing", "elsewhere"])
 async def test_a_collector_in_trouble_costs_the_traffic_nothing(
     tmp_path: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +141,7 @@ async def test_a_collector_in_trouble_costs_the_traffic_nothing(
         elif trouble == "slow":
             collector.gate = asyncio.Event()
         else:
-            collector.status = 400
+            collector.status = 400 if trouble == "refusing" else 307
         async with stage(tmp_path, answer, exporters={"otlp": {"endpoint": url}}) as the:
             for number in range(20):
                 reply = await the.ask(MESSAGES, ask_body(messages=[{**USER, "content": f"task {number}"}]))
