@@ -79,7 +79,7 @@ RETRIED = step(
 FINDINGS = [
     {
         "policy": "thinking", "kind": "dropped", "severity": "violation", "consequence": "hard",
-        "path": "$['messages'][1]", "evidence": {"blocks": 1},
+        "path": "$['messages'][1]", "evidence": {"blocks": 1, "calls": ["a", None], "quotes": {"error": True}},
     }
 ]  # fmt: skip
 
@@ -97,7 +97,7 @@ turn trn_1 · coder · completed · 4.0s · 2 steps · in 100 · out 10 · $0.00
 $0.0041  tool_use  ◂ slowest 75%  ◂ costliest 80%
 │  ├─ ✗    +0ms  400ms  ××××                                  attempt 1 failed: 529 overloaded_error: Busy
 │  ├─ ✓  +600ms   1.4s       ░░░░█████████                    attempt 2 complete
-│  ├─ ✗ thinking/dropped violation (hard) $['messages'][1]  blocks=1
+│  ├─ ✗ thinking/dropped violation (hard) $['messages'][1]  blocks=1, calls=[a, null], quotes={error: true}
 │  ├─ ∥   +1.8s   1.0s                  ▒▒▒▒▒▒▒▒▒▒            read_file {"path":"a.toml"}
 │  └─ ∥   +2.0s   1.0s                    ▒▒▒▒▒▒▒▒▒           grep  error
 └─ 2      +3.0s  990ms                             ░████████  in 100                 out 10                  \

@@ -27,7 +27,7 @@ from proxy.terminal.timeline import (
     read_step,
     read_turn,
 )
-from proxy.terminal.wording import UNKNOWN, count, decimal, duration, inert, money, share
+from proxy.terminal.wording import UNKNOWN, count, decimal, duration, inert, money, plain, share
 
 Json = Mapping[str, Any]
 
@@ -351,7 +351,7 @@ class _Pen:
             words.append(" " + inert(str(finding["path"]), 80))
         evidence = finding.get("evidence")
         if isinstance(evidence, Mapping) and evidence:
-            pairs = ", ".join(f"{k}={v}" for k, v in evidence.items())
+            pairs = ", ".join(f"{k}={plain(v)}" for k, v in evidence.items())
             words.append("  " + inert(pairs, 120, ellipsis=self._g.ellipsis), "dim")
         return _Node(words)
 
@@ -414,7 +414,7 @@ def _lay(
         return line
     line.append(" " * (left - line.cell_len))
     if row.span is not None and window is not None:
-        offset = None if row.span.began is None else row.span.began - window[0]
+        offset = None if row.span.began is None else max(0, row.span.began - window[0])  # clocks differ
         took = _between(row.span.began, row.span.ended)
         line.append(f" {('+' + duration(offset)) if offset is not None else UNKNOWN:>7}", "dim")
         line.append(f" {duration(took):>6} ", _MARKED if row.span.stands_out else "")

@@ -44,6 +44,17 @@ def inert(text: str, limit: int = 200, *, ellipsis: str = "…") -> str:
     return line[: max(0, limit - len(ellipsis))].rstrip() + ellipsis
 
 
+def plain(value: Any) -> str:
+    """A JSON value in words: lists and objects without quotation marks."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {plain(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(plain(one) for one in value) + "]"
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def encodable(text: str, encoding: str) -> str:
     """The text with what ``encoding`` cannot say written as escapes."""
     return text.encode(encoding, "backslashreplace").decode(encoding)
