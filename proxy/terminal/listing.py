@@ -183,9 +183,22 @@ def _event_words(kind: str, data: Json) -> str:
         ]
     elif kind == "finding":
         parts = [f"{data.get('policy')}/{data.get('kind')}", data.get("severity"), data.get("path")]
+    elif kind in ("budget/reserve", "budget/settle"):
+        holds = data.get("holds")
+        parts = (
+            ["; ".join(_hold(h) for h in holds if isinstance(h, Mapping))] if isinstance(holds, list) else []
+        )
     else:
         parts = [f"{k}={v}" for k, v in data.items() if isinstance(v, (str, int)) and not isinstance(v, bool)]
     return inert(" ".join(str(p) for p in parts if p not in (None, "")), 240)
+
+
+def _hold(hold: Json) -> str:
+    """One counter of a reservation, or of what came of it."""
+    in_usd = hold.get("dimension") == "spend_usd"
+    amounts = [str(money(hold[k]) if in_usd else hold[k]) for k in ("charged", "held") if k in hold]
+    unit = "" if in_usd else f" {hold.get('dimension')}"
+    return f"{hold.get('budget')} {hold.get('subject')}: {' of '.join(amounts)}{unit}"
 
 
 def _tokens(usage: Any) -> list[str]:
