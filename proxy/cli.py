@@ -481,6 +481,7 @@ def replay_command(common: Common, files: tuple[Path, ...]) -> None:
         standing=standing_of(settings),
         on_record=album.add,
         on_progress=progress,
+        previews=not common.json,
     )
     if progress is not None:
         click.echo("\r\x1b[K", err=True, nl=False)

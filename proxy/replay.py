@@ -136,6 +136,7 @@ class Replay:
         standing: Standing | None = None,
         on_record: Callable[[Record], None] | None = None,
         on_progress: Callable[[int], None] | None = None,
+        previews: bool = False,
     ) -> None:
         self.forest = Forest()
         self.problems: list[Problem] = []
@@ -154,7 +155,7 @@ class Replay:
         self.core = Core(
             dialects=dialects.match,
             library=Library(),
-            tracker=Tracker(self.put, self._new_id, previews=False),
+            tracker=Tracker(self.put, self._new_id, previews=previews),
             chain=chain if chain is not None else Chain(),
             prices=prices if prices is not None else Unpriced(),
             sink=self,
@@ -324,8 +325,12 @@ def run(
     standing: Standing | None = None,
     on_record: Callable[[Record], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
+    previews: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Replay exchange logs: the public object, and what was wrong with the input (``file:line: …``)."""
+    """Replay exchange logs: the public object, and what was wrong with the input (``file:line: …``).
+
+    ``previews``: what ``on_record`` gets quotes the beginnings of inputs and outputs.
+    """
     replay = Replay(
         upstreams=upstreams,
         chain=chain,
@@ -333,6 +338,7 @@ def run(
         standing=standing,
         on_record=on_record,
         on_progress=on_progress,
+        previews=previews,
     )
     replay.run(paths)
     return replay.tree(), [
