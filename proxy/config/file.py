@@ -56,7 +56,8 @@ class Problem:
         place = self.file
         if self.line is not None:
             place += f":{self.line}" + (f":{self.column}" if self.column is not None else "")
-        text = ": ".join(part for part in (place, self.key, self.message) if part)
+        key = self.key if place != f"--{self.key}" else ""
+        text = ": ".join(part for part in (place, key, self.message) if part)
         return f"{text} ({self.hint})" if self.hint else text
 
 

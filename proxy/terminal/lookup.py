@@ -83,6 +83,7 @@ def _attempt(attempts: list[StoredExchange], step: str, number: int | None) -> S
         return attempts[-1]
     if not 1 <= number <= len(attempts):
         raise NotRecorded(
-            f"{step} has {len(attempts)} attempt(s), counted from 1; there is no attempt {number}"
+            f"{step} has {len(attempts)} attempt{'' if len(attempts) == 1 else 's'}, counted from 1; "
+            f"there is no attempt {number}"
         )
     return attempts[number - 1]

@@ -8,6 +8,7 @@ or configuration. A traceback is shown only to those who ask (``LOOPTAP_DEBUG=1`
 import asyncio
 import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Iterable
@@ -31,6 +32,8 @@ BAD_USAGE = 2
 INTERRUPTED = 130
 
 _NOTHING = Overrides()
+_ADDRESS = re.compile(r"\('([^']+)', (\d+)")
+"""Where asyncio says what it could not bind."""
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -146,7 +149,9 @@ def live(work: Coroutine[Any, Any, Result]) -> Result:
             return runner.run(work)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise Failed(f"{error.strerror}; --listen and --admin choose other ports") from None
+            found = _ADDRESS.search(error.strerror or "")
+            where = f"{found[1]}:{found[2]}" if found is not None else "the address"
+            raise Failed(f"{where} is in use: stop the other one, or use --listen or --admin") from None
         raise
 
 
@@ -211,7 +216,8 @@ def run(command: click.Command, arguments: list[str] | None) -> NoReturn:
 
 def _usage(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx is not None else "looptap"
-    return f"{error.format_message().rstrip('.')}. Try '{path} --help'"
+    message = error.format_message().rstrip(".")
+    return f"{message}{'' if message.endswith('?') else '.'} Try '{path} --help'"
 
 
 def _fail(message: str, code: int) -> int:
