@@ -75,8 +75,8 @@ def request(*messages: Message, **more: Any) -> ModelRequest:
     for message in messages:
         at = fold(at, message.items)
         chain.append(at)
-    facts: dict[str, Any] = {"model": "m", "stream": True, "tools": TOOLS, **more}
-    return ModelRequest("anthropic", "chat", messages=messages, chain=tuple(chain), **facts)
+    facts: dict[str, Any] = {"model": "m", "stream": True, "tools": TOOLS, "dialect": "anthropic", **more}
+    return ModelRequest(operation="chat", messages=messages, chain=tuple(chain), **facts)
 
 
 @dataclass

@@ -2,10 +2,12 @@
 
 import gc
 from dataclasses import replace
+from typing import Any
 
 import orjson
 
-from proxy.model import Hints, Identity, Item
+from proxy.model import Exchange, Head, Hints, Identity, Item, ModelRequest
+from proxy.tracking.placement import Placement
 from proxy.tracking.shelf import LIVELY
 from proxy.tracking.threads import EQUALS, Thread
 from proxy.verdict import Terminal
@@ -479,6 +481,118 @@ def test_a_refused_request_is_no_step_and_its_retry_resumes_the_turn() -> None:
     assert resumed[0]["cause"] == "completed"
     assert [step["exchanges"] for step in resumed[0]["steps"]] == [[7, 1]]
     assert "turn/resume" in [record.type for record in play.records]
+
+
+def ran(play: Play, run: str, **more: Any) -> ModelRequest:
+    """A run's first three steps, whose words are every run's; answers the request of the fourth."""
+    asked = request(TASK, **more)
+    for number in range(3):
+        one = f"toolu_{run}_{number}x7" if run else None
+        play.step(asked, said("Let me look."), call(one))
+        asked = grown(asked, assistant(said("Let me look."), call(one)), results(result(one)))
+    return asked
+
+
+def refused(play: Play, asked: ModelRequest, *, last: bool = True) -> Placement:
+    play.count, number = play.count + 1, play.count
+    exchange = Exchange(f"exc_{number}", number, Head("POST", "/"), None, "/", play.now_ns, Identity())
+    placed = play.tracker.place(exchange, asked, play.now_ns)
+    wait_s = None if last else 1
+    why = Terminal("deny", "budgets", "code", "full", cause="steps", retry_after_s=wait_s)
+    play.tracker.refuse(placed, why, play.now_ns)
+    play.answer(placed, outcome="refused")
+    return placed
+
+
+def test_a_refusal_is_that_of_the_run_whose_calls_it_names() -> None:
+    play = Play()
+    first = refused(play, ran(play, "aaaa"))
+    asked = ran(play, "bbbb")
+    second = refused(play, asked)
+    assert second.turn != first.turn
+    assert (second.step_index, second.relation) == (3, "continue")
+    assert play.causes() == ["steps", "steps"]
+    again = play.step(asked, said("It is a demo."))  # after a top-up
+    assert (again.turn, again.relation) == (second.turn, "attempt")
+    assert play.causes() == ["steps", "completed"]
+
+
+def test_a_request_is_no_attempt_of_one_in_another_dialect() -> None:
+    for run, other in (("aaaa", "bbbb"), ("", "")):
+        play = Play()
+        first = refused(play, ran(play, run))
+        assert play.step(request(TASK), outcome="failed").relation == "sibling"
+        second = refused(play, replace(ran(play, other, dialect="openai"), dialect="openai"))
+        assert (second.turn != first.turn, second.relation) == (True, "continue")
+
+
+def test_equal_runs_without_ids_are_each_their_own() -> None:
+    play = Play()
+    first = refused(play, ran(play, ""))
+    asked = ran(play, "")
+    second = refused(play, asked)
+    assert second.turn != first.turn
+    assert play.causes() == ["steps", "steps"]
+
+
+def test_equal_runs_side_by_side_are_each_refused() -> None:
+    for ids in (("aaaa", "bbbb"), ("", "")):
+        play = Play()
+        asked = [request(TASK), request(TASK)]
+        for number in range(3):
+            placed = [play.ask(one, after_s=0.1) for one in asked]
+            for at, run in enumerate(ids):
+                one = f"toolu_{run}_{number}x7" if run else None
+                play.answer(placed[at], call(one), after_s=0.1)
+                asked[at] = grown(asked[at], assistant(call(one)), results(result(one)))
+        assert len({refused(play, one).turn for one in asked}) == 2
+        assert play.causes() == ["steps", "steps"]
+
+
+def test_equal_runs_that_both_failed_are_asked_again_each_as_its_own() -> None:
+    play = Play()
+    asked = [ran(play, "aaaa"), ran(play, "bbbb")]
+    failed = [play.step(one, outcome="failed") for one in asked]
+    again = [play.step(one, said("ok")) for one in asked]
+    assert [one.relation for one in again] == ["attempt", "attempt"]
+    assert [one.step for one in again] == [one.step for one in failed]
+
+
+def test_a_failed_request_without_ids_is_asked_again_though_an_equal_run_rests() -> None:
+    play = Play()
+    ran(play, "")
+    asked = ran(play, "")
+    failed = play.step(asked, outcome="failed")
+    assert play.step(asked, said("ok")).step == failed.step
+
+
+def test_a_run_that_waits_its_turn_comes_again_as_itself() -> None:
+    play = Play()
+    ran(play, "")
+    asked = ran(play, "")
+    held = refused(play, asked, last=False)
+    assert play.step(asked, said("ok")).step == held.step
+
+
+def test_a_sibling_is_that_of_the_run_whose_calls_it_names() -> None:
+    play = Play()
+    asked = ran(play, "aaaa")
+    first = play.step(asked, said("A demo."))
+    play.step(ran(play, "bbbb"), said("A demo."))
+    assert play.step(asked, said("A toy.")).relation == "sibling"
+    assert play.threads()[1]["parent"] == first.thread
+
+
+def test_history_held_by_the_provider_is_asked_again_by_its_id() -> None:
+    play = Play()
+    asked = []
+    for name in ("resp_a", "resp_b"):
+        first = request(TASK)
+        play.step(first, said("A demo."), response_id=name)
+        asked.append(request(user("why?"), held=name))
+    one, two = (play.step(each, outcome="failed") for each in asked)
+    assert one.thread != two.thread
+    assert [play.step(each, said("so")).step for each in asked] == [one.step, two.step]
 
 
 def test_input_right_after_a_refusal_joins_the_refused_turn() -> None:

@@ -21,6 +21,7 @@ from proxy.tracking.placing import Match
 from proxy.tracking.shelf import Shelf
 from proxy.tracking.threads import Step, Thread, Turn
 from proxy.tracking.turns import Delta, left_open
+from proxy.tracking.twins import naming
 
 IDLE_NS = 1_800_000_000_000
 _MOST_IDLE = 500
@@ -160,6 +161,8 @@ class Course:
             epoch=thread.epoch,
             ask=arrival.ask,
             matched_by=match.by,
+            dialect=arrival.request.dialect,
+            named=naming(arrival.request),
             exchange=exchange.id,
             number=exchange.number,
             arrived_ns=arrival.now_ns,

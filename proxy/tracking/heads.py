@@ -217,6 +217,8 @@ def _step(step: Step, texts: bool) -> dict[str, Any]:
     return {
         **{name: getattr(step, name) for name in _STEP_FACTS},
         "ask": step.ask.hex(),
+        "named": step.named.hex(),
+        "dialect": step.dialect,
         "reply": step.reply.hex() if step.reply is not None else None,
         "said": step.said.hex(),
         "text": step.text[:_TEXT] if texts else "",
@@ -246,6 +248,8 @@ def revive_step(
         thread=thread,
         turn=turn,
         ask=bytes.fromhex(value["ask"]),
+        named=bytes.fromhex(value.get("named", "")),
+        dialect=value.get("dialect", thread.dialect),
         reply=bytes.fromhex(value["reply"]) if value["reply"] is not None else None,
         said=bytes.fromhex(value["said"]),
         text=value["text"],

@@ -13,6 +13,7 @@ from proxy.reading.library import SEED
 from proxy.tracking.likeness import opening
 from proxy.tracking.placing import ask_of
 from proxy.tracking.threads import Scope, Step, Thread, joins, said
+from proxy.tracking.twins import newest_ids, shared_ids
 
 _HISTORIES = 48
 """Newest prefixes of a request that are looked up: a head names the newest steps of its thread."""
@@ -91,9 +92,9 @@ def lacks_reply(scope: Scope, request: ModelRequest) -> bool:
     """Whether a request goes on from a step whose reply another instance has not told yet."""
     if request.held is not None:
         return request.held not in scope.held
-    whole = ask_of(scope, request)
+    whole, ids = ask_of(scope, request), newest_ids(request.messages)
     for name in _histories(request.chain):
-        if name in scope.replies:
+        if any(shared_ids(step, ids) >= 0 for step in scope.replies.get(name, ())):
             return False
         if name != whole and name in scope.asks:
             return any(step.foreign and step.under_way for step in scope.asks[name])

@@ -35,7 +35,8 @@ from proxy.tracking.likeness import (
     shared_lines,
     tasked,
 )
-from proxy.tracking.threads import CLIPPED, Call, Scope, Step, Thread, instructions, joins, said, same_client
+from proxy.tracking.threads import CLIPPED, Call, Scope, Step, Thread, instructions, said, same_client
+from proxy.tracking.twins import asked_otherwise, contradicts, naming, newest_ids, shared_ids, waits
 
 Relation = Literal["attempt", "continue", "epoch", "fork", "sibling", "new"]
 
@@ -119,71 +120,97 @@ def _rewritten(scope: Scope, request: ModelRequest, fork: Match) -> Match | None
 
 
 def _held(scope: Scope, request: ModelRequest, ask: bytes) -> Match:
-    base = scope.held.get(request.held or "")
+    base, dialect = scope.held.get(request.held or ""), request.dialect
     if base is None:
         return NEW
-    again = [step for step in scope.asks.get(ask, ()) if step.in_vain]
+    again = [s for s in scope.asks.get(ask, ()) if s.in_vain and _began_at(s, base) and s.dialect == dialect]
     if again:
         return Match("attempt", again[-1], known=len(request.messages))
     return Match("continue" if base.thread.newest(base) else "fork", base)
+
+
+def _began_at(step: Step, base: Step) -> bool:
+    """Whether a step went on from another by its id, in its thread or in a branch of it."""
+    thread = step.thread
+    return thread is base.thread or (step.index == 0 and thread.parent == base.thread.id)
 
 
 # -- the longest known prefix
 
 
 def _by_prefix(scope: Scope, request: ModelRequest, ask: bytes) -> Match | None:
-    chain = request.chain
     again = _again(scope, request, ask)
+    options = _options(scope, request)
     if again is not None and again.relation == "attempt":
+        return _twin(options, request, again) or again
+    if not options:
         return again
+    rank, best = _best(options, request)
+    goes_on = rank >= _AS_SENT or best.relation == "continue"
+    # a repeated request may go on with one of several equal threads: that which has not yet
+    return best if again is None or goes_on else again
+
+
+def _options(scope: Scope, request: ModelRequest) -> list[tuple[int, Match]]:
+    """What the longest known prefix may be the history of."""
+    chain = request.chain
     at = len(chain) - 1
     while at >= 0:
         name = chain[at]
         if name != SEED and (name in scope.replies or name in scope.asks):
             options = [*_after_reply(scope, request, name, at), *_after_ask(scope, request, name, at)]
             if options:
-                rank, best = _best(options, request)
-                goes_on = rank >= _AS_SENT or best.relation == "continue"
-                # a repeated request may go on with one of several equal threads: that which has not yet
-                return best if again is None or goes_on else again
+                return options
         while at >= 0 and chain[at] == name:
             at -= 1  # messages outside identity have the name of what precedes them
-    return again
+    return []
 
 
 def _best(options: Sequence[tuple[int, Match]], request: ModelRequest) -> tuple[int, Match]:
-    """Among equal histories decide: the client's ids, call ids, who has not gone on yet, the latest."""
+    """Among equal histories decide: client's ids, call ids, dialect, who has not gone on yet, the latest."""
     if len(options) == 1:
         return options[0]
     start = max(0, min(match.known for _, match in options) - 8)
     ids = {item.call_id for message in request.messages[start:] for item in message.items if item.call_id}
 
-    def order(option: tuple[int, Match]) -> tuple[bool, int, int, int]:
+    def order(option: tuple[int, Match]) -> tuple[bool, int, bool, int, int]:
         rank, match = option
         step = match.step
         assert step is not None
         client = same_client(step.thread, request.hints) is True
-        return client, _shared_ids(step, ids), rank, step.ended_ns or step.arrived_ns
+        same = step.dialect == request.dialect
+        return client, shared_ids(step, ids), same, rank, step.ended_ns or step.arrived_ns
 
     return max(options, key=order)
 
 
-def _shared_ids(step: Step, ids: set[str]) -> int:
-    """1: the request names calls of this step; -1: it names none of its unmistakable ones; else 0."""
-    names = {name for call in step.calls for name in (call.call_id, call.item_id) if name}
-    if names & ids:
-        return 1
-    return -1 if ids and any(joins(name) for name in names) else 0
+def _twin(options: Sequence[tuple[int, Match]], request: ModelRequest, again: Match) -> Match | None:
+    """What seems to be asked again may be asked by an equal run for the first time."""
+    vain = again.step
+    if request.hints.retry or vain is None:
+        return None
+    ids, named = newest_ids(request.messages), same_client(vain.thread, request.hints)
+    waiting = []
+    for rank, match in options:
+        step = match.step
+        if match.relation != "continue" or step is None or step.dialect != request.dialect:
+            continue
+        if named and not same_client(step.thread, request.hints):
+            continue  # the client says which of the two it is
+        if shared_ids(step, ids) >= 0 and waits(step, vain):
+            waiting.append((rank, match))
+    return _best(waiting, request)[1] if waiting else None
 
 
 def _again(scope: Scope, request: ModelRequest, ask: bytes) -> Match | None:
     """The very same history was sent before."""
     hints, whole = request.hints, len(request.messages)
+    named = naming(request)
     best: Match | None = None
     seen = 0
     for step in reversed(scope.asks.get(ask, ())):
         thread = step.thread
-        if same_client(thread, hints) is False:
+        if same_client(thread, hints) is False or asked_otherwise(step, request, named):
             continue
         seen += 1
         if seen > _AGAIN:
@@ -229,6 +256,8 @@ def _after_ask(scope: Scope, request: ModelRequest, name: bytes, at: int) -> Ite
     for step in scope.asks.get(name, ()):
         thread = step.thread
         client = same_client(thread, request.hints)
+        if step.in_vain and contradicts(step, naming(request, at + 1)):
+            continue  # an equal run's
         if came_back:
             if step.whole and resembles(step, came_back):
                 yield _went_on(step, request, behind, rewritten=True, rank=5)
@@ -278,7 +307,8 @@ def _by_content(scope: Scope, request: ModelRequest) -> Match | None:
         if len(reply_text(items)) >= _SAYS_ENOUGH or any(item.kind == "tool_call" for item in items):
             names.append(said(items))
         for name in names:
-            for step in scope.by_sayings(name):
+            ids = {item.call_id for item in items if item.call_id}
+            for step in sorted(scope.by_sayings(name), key=lambda step: -shared_ids(step, ids)):
                 match = _found(scope, step, request, "content", behind)
                 if match is not None:
                     return match

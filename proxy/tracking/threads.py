@@ -155,6 +155,9 @@ class Step:
     ask: bytes
     """Name of the history that was sent."""
     matched_by: MatchedBy
+    dialect: DialectName
+    named: bytes = b""
+    """Name of the call ids in it, which the history's name leaves out; empty where it has none."""
     place: int = 0
     """Its number in the turn, once it has gone out."""
     asks: tuple[bytes, ...] = ()

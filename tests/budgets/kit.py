@@ -97,6 +97,8 @@ class _Answer(BaseHTTPRequestHandler):
             self._json(200, _completion(number))
         else:
             told = _message(number, self.headers.get("x-calls"), json.loads(body or b"{}"))
+            for block in told["content"][1:]:
+                block["id"] += self.headers.get("x-run", "")
             told["usage"]["output_tokens"] = int(self.headers.get("x-tokens", USAGE["output_tokens"]))
             self._json(200, told)
 

@@ -130,6 +130,29 @@ def test_BUD_18_after_a_top_up_the_same_request_goes_on(tmp_path: Path) -> None:
         assert (steps["used"], steps["limit"]) == (4, 4)
 
 
+def test_equal_runs_with_other_call_ids_are_each_refused_in_their_own_turn(tmp_path: Path) -> None:
+    budget = {"name": "turn", "scope": "turn", "limits": {"steps": 3}}
+    with kit.model() as model, kit.serve(tmp_path, model, budgets=[budget]) as proxy:
+        runs = []
+        for run in ("one", "two"):
+            model.asked.clear()  # its words are counted anew
+            body = kit.request("go")
+            said = proxy.post("/v1/messages", body, x_calls="1", x_run=run)
+            for _ in range(3):
+                body = kit.grown(body, said.json)
+                body["messages"][-1]["content"][0]["content"] = "done"
+                said = proxy.post("/v1/messages", body, x_calls="1", x_run=run)
+            assert said.status == 402
+            runs.append((said.fields["subject"], body))
+        (one, _), (two, body) = runs
+        assert one != two
+        grown = proxy.told("topup", "turn", "--subject", two, "--add", "1", "--dimension", "steps")
+        assert (grown["limit"], grown["used"]) == (4, 3)
+        assert proxy.post("/v1/messages", body).status == 200
+        told = {turn["id"]: (turn["cause"], len(turn["steps"])) for turn in proxy.told("turns")}
+        assert told == {one: ("steps", 3), two: ("completed", 4)}
+
+
 def test_BUD_16_a_sub_agents_steps_are_its_root_turns(tmp_path: Path) -> None:
     budget = {"name": "turn", "scope": "turn", "limits": {"steps": 3}}
     with kit.model() as model, kit.serve(tmp_path, model, budgets=[budget]) as proxy:
