@@ -31,7 +31,15 @@ from proxy.record.events import event_json
 from proxy.record.schema import FILE
 from proxy.terminal import acting
 from proxy.terminal.listing import event_line, sessions_table, turns_table
-from proxy.terminal.lookup import exact_body, exchanges_of, named, session_of, whole_id
+from proxy.terminal.lookup import (
+    exact_body,
+    exchanges_of,
+    named,
+    session_of,
+    step_of,
+    steps_of,
+    whole_id,
+)
 from proxy.terminal.options import (
     Commands,
     Common,
@@ -94,6 +102,24 @@ def cli(context: click.Context, config: Path | None, data_dir: Path | None, json
 cli = common_options(cli, environment=True)  # type: ignore[assignment]
 for _command in (*acting.COMMANDS, report_command):
     cli.add_command(_command)
+_SUMMARIES = {
+    "budgets": "Every live counter: used, held, limit.",
+    "check": "Validate the configuration: every problem with its line.",
+    "demo": "No key, no network: agents, their trees, an incident.",
+    "keys": "Keys of the proxy's own: make, list, revoke.",
+    "replay": "Run recorded traffic through the same core, offline.",
+    "report": "Per agent, model and tool: steps, failures, cost.",
+    "run": "A private proxy around one command; its tree at the end.",
+    "schema": "JSON Schema of the configuration, for editors.",
+    "serve": "Run the proxy until Ctrl-C.",
+    "sessions": "Sessions, newest first.",
+    "show": "A session, turn or step as a tree.",
+    "stop": "Refuse every later request of a turn, session or key.",
+    "tail": "Live events, until Ctrl-C.",
+    "topup": "Raise a limit for the rest of its window.",
+    "turns": "Turns, newest first.",
+}
+"""What the list of commands says of each: on one line of 80 columns, whole."""
 
 
 # -- the configuration
@@ -336,14 +362,17 @@ def _turn_object(reader: Reader, turn: Mapping[str, Any]) -> dict[str, Any]:
 
 @cli.command("show")
 @click.argument("id", default="last", metavar="[ID]")
-@click.option("--request", "which", flag_value="request", help="Print the exact bytes of the step's request.")
-@click.option("--response", "which", flag_value="response", help="Print the exact bytes of its answer.")
+@click.option(
+    "--step", "number", type=click.IntRange(1), metavar="N", help="The turn's step N, as in its tree."
+)
+@click.option("--request", is_flag=True, help="Print the exact bytes of the step's request.")
+@click.option("--response", is_flag=True, help="Print the exact bytes of its answer.")
 @click.option("--attempt", type=int, metavar="N", help="Which attempt of the step; the last unless told.")
 @click.option(
     "--exchanges", is_flag=True, help="Write an exchange log (JSON Lines) that `looptap replay` reads."
 )
 @common
-def show_command(common: Common, id: str, which: str | None, attempt: int | None, exchanges: bool) -> None:
+def show_command(common: Common, id: str, number: int | None, attempt: int | None, **what: bool) -> None:
     """A session, turn or step as a tree; without ID the newest turn.
 
     The beginning of an id is enough where it is the only one.
@@ -351,22 +380,39 @@ def show_command(common: Common, id: str, which: str | None, attempt: int | None
     \b
     looptap show
     looptap show ses_4f
-    looptap show stp_9a --request | jq .messages
+    looptap show trn_07 --step 3
+    looptap show trn_07 --step 3 --request | jq .messages
     looptap show trn_07 --exchanges > turn.jsonl
     """
-    if which and exchanges:
+    which = [name for name in ("request", "response") if what[name]]
+    if len(which) > 1:
+        raise click.UsageError("--request and --response are two bodies: ask for one of them")
+    if which and what["exchanges"]:
         raise click.UsageError("--exchanges does not go with --request or --response")
     if attempt is not None and not which:
         raise click.UsageError("--attempt goes with --request or --response")
     with common.reader() as reader:
         kind, whole = named(reader, id)
+        if number is not None:
+            kind, whole = "step", step_of(reader, kind, whole, number)
         if which:
-            _put(exact_body(reader, kind, whole, which, attempt))
-        elif exchanges:
+            kind, whole = _one_step(reader, kind, whole)
+            _put(exact_body(reader, kind, whole, which[0], attempt))
+        elif what["exchanges"]:
             for line in write_log(reader, exchanges_of(reader, kind, whole)):
                 _put(line)
         else:
             _show(reader, kind, whole, common)
+
+
+def _one_step(reader: Reader, kind: str, id: str) -> tuple[str, str]:
+    """Whose bytes are printed; of anything larger than a step, its last one's, and a person is told."""
+    if kind in ("step", "exchange"):
+        return kind, id
+    steps = steps_of(reader, kind, id)
+    if len(steps) > 1:
+        note(f"of {id} the last of {len(steps)} steps: {steps[-1]}; --step N names another")
+    return "step", steps[-1]
 
 
 def _show(reader: Reader, kind: str, id: str, common: Common) -> None:
@@ -499,3 +545,7 @@ def replay_command(common: Common, files: tuple[Path, ...]) -> None:
 def _progress(number: int) -> None:
     if number % 200 == 0:
         click.echo(f"\r{number} exchanges", err=True, nl=False)
+
+
+for _name, _summary in _SUMMARIES.items():
+    cli.commands[_name].short_help = _summary

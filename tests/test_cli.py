@@ -225,6 +225,9 @@ def test_show_exchanges_writes_a_log_without_what_only_we_understand(data: Path)
         (["show", "trn_9"], 1, "`looptap turns`"),
         (["show", "trn_"], 1, "fits several"),
         (["show", "stp_1", "--request", "--attempt", "3"], 1, "has 2 attempts, counted"),
+        (["show", "trn_1", "--request", "--response"], 2, "ask for one of them"),
+        (["show", "trn_1", "--step", "2"], 1, "has 1 step, counted from 1"),
+        (["show", "ses_1", "--step", "1"], 1, "is a session"),
         (["show", "stp_1", "--attempt", "1"], 2, "--attempt goes with"),
         (["show", "stp_1", "--request", "--exchanges"], 2, "does not go with"),
         (["turns", "--session", "trn_1"], 1, "is a turn, not a session"),
@@ -277,6 +280,17 @@ def test_every_command_has_help_with_an_example_and_the_common_options() -> None
         text = CliRunner().invoke(cli, [name, "--help"]).stdout
         assert f"looptap {name}" in text.partition("Usage:")[2].partition("\n")[2], name
         assert {"--config", "--data-dir", "--json"} <= {o for p in command.params for o in p.opts}, name
+
+
+def test_the_list_of_commands_is_whole_at_80_columns() -> None:
+    listed = CliRunner().invoke(cli, ["--help"], terminal_width=80).stdout.partition("Commands:")[2]
+    assert "..." not in listed
+    assert all(command.short_help for command in cli.commands.values())
+
+
+def test_a_step_is_named_by_its_turn_and_number(data: Path) -> None:
+    assert invoke(data, "show", "trn_1", "--step", "1").stdout.startswith(f"step {ids(1)['step']}")
+    assert invoke(data, "show", "trn_1", "--step", "1", "--request").stdout_bytes == BODY
 
 
 def test_version_and_completion() -> None:

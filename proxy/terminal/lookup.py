@@ -51,7 +51,7 @@ def exact_body(reader: Reader, kind: str, id: str, which: str, attempt: int | No
     if kind == "exchange":
         chosen = reader.exchange(id)
     else:
-        step = id if kind == "step" else _last_step(reader, kind, id)
+        step = id if kind == "step" else steps_of(reader, kind, id)[-1]
         chosen = _attempt(reader.attempts(step), step, attempt)
     if which == "request":
         return reader.request_body(chosen.id)
@@ -68,12 +68,24 @@ def _failure(reader: Reader, exchange: StoredExchange) -> str:
     return str(own.get("failure") or said.get(str(exchange.end), exchange.end))
 
 
-def _last_step(reader: Reader, kind: str, id: str) -> str:
+def steps_of(reader: Reader, kind: str, id: str) -> list[str]:
+    """The steps of a session, thread or turn, as they stand in its tree."""
     only: dict[str, Any] = {kind: id}
     steps = [record.step for _, record in reader.events(types=["step/start"], **only)]
-    if not steps or steps[-1] is None:
+    if not steps:
         raise NotRecorded(f"{id} has no steps")
-    return steps[-1]
+    return list(dict.fromkeys(step for step in steps if step is not None))
+
+
+def step_of(reader: Reader, kind: str, id: str, number: int) -> str:
+    """A turn's step by its number."""
+    if kind != "turn":
+        raise NotRecorded(f"--step counts the steps of a turn, and {id} is a {kind}")
+    steps = steps_of(reader, kind, id)
+    if number > len(steps):
+        have = "1 step" if len(steps) == 1 else f"{len(steps)} steps"
+        raise NotRecorded(f"{id} has {have}, counted from 1; there is no step {number}")
+    return steps[number - 1]
 
 
 def _attempt(attempts: list[StoredExchange], step: str, number: int | None) -> StoredExchange:
