@@ -25,7 +25,7 @@ from proxy.money.treasury import budgets_of, counter_of
 from proxy.ports import Ledger, LedgerAway
 from proxy.record import Ambiguous, NotRecorded, Reader, RecordMissing
 from proxy.stores.ledger import PASSING
-from proxy.verdict import VirtualKey, to_nano
+from proxy.verdict import Balance, VirtualKey, to_nano
 from proxy.wire.routes import MAX_LABEL_CHARS
 
 UNNAMED = "unnamed"
@@ -56,7 +56,11 @@ class Operator:
 
     async def budgets(self) -> list[dict[str, Any]]:
         """Every live counter."""
-        return [balance.public() for balance in await self._ledger.balances(now_ns=time.time_ns())]
+        return [balance.public() for balance in await self.balances()]
+
+    async def balances(self) -> Sequence[Balance]:
+        """The same as values."""
+        return await self._ledger.balances(now_ns=time.time_ns())
 
     async def forecast(self, turn: Mapping[str, Any]) -> list[dict[str, Any]]:
         """How many more steps the budgets of a turn last. Nothing where the ledger is away."""
@@ -79,6 +83,14 @@ class Operator:
             raise NothingCalled(f"{whole} is not stopped")
         return whole
 
+    async def stopped(self) -> list[dict[str, Any]]:
+        """All that is stopped and can be let go on, by name; what became of revoked keys is no stop."""
+        revoked = {f"key:{key.name}" for key in await self._ledger.keys() if key.revoked_ns is not None}
+        stops = await self._ledger.stops()
+        return [
+            {"id": name, "stopped_at": rfc3339(stops[name])} for name in sorted(stops) if name not in revoked
+        ]
+
     async def _whole(self, name: str) -> str:
         if _WHOLE_ID.fullmatch(name):
             return name
@@ -98,6 +110,12 @@ class Operator:
         self, name: str, add: str, *, subject: str | None = None, dimension: str | None = None
     ) -> dict[str, Any]:
         """Raise a limit in its current window; the counter afterwards."""
+        return (await self.raised(name, add, subject=subject, dimension=dimension)).public()
+
+    async def raised(
+        self, name: str, add: str, *, subject: str | None = None, dimension: str | None = None
+    ) -> Balance:
+        """The same as a value."""
         budget = self._budgets.get(name)
         if budget is None:
             known = ", ".join(sorted(self._budgets)) or "none is configured"
@@ -106,8 +124,7 @@ class Operator:
         amount = _amount(chosen, add)
         whose = await self._subject(budget, chosen, subject)
         claim = counter_of(budget, chosen, whose)
-        balance = await self._ledger.topup(claim, amount, now_ns=time.time_ns())
-        return balance.public()
+        return await self._ledger.topup(claim, amount, now_ns=time.time_ns())
 
     async def _subject(self, budget: Budget, dimension: str, given: str | None) -> str:
         """Whose counter: as named, by the beginning of an id, or the only one that there is."""
@@ -169,7 +186,9 @@ class Operator:
         if not _NAME.fullmatch(name):
             raise OrderRefused(f"{name!r} is no name: letters, digits, _ . and -, at most 64 characters")
         if team != "default" and team not in self._settings.teams:
-            raise OrderRefused(f"no team is called {team!r}: add it under teams in the configuration")
+            raise OrderRefused(
+                f"no team is called {team!r}: add `teams: {{{team}: {{}}}}` to the configuration"
+            )
         if name == UNNAMED or name in {key.name for key in self._settings.keys}:
             raise OrderRefused(f"the name {name!r} is taken")
         key, digest = new_key()
@@ -180,7 +199,8 @@ class Operator:
 
     async def keys(self) -> list[dict[str, Any]]:
         """All keys, revoked ones too."""
-        return [_of_key(key) for key in await self._ledger.keys()]
+        stops = await self._ledger.stops()
+        return [_of_key(key, stops) for key in await self._ledger.keys()]
 
     async def revoke_key(self, name: str) -> None:
         """End a key at once."""
@@ -254,7 +274,7 @@ def _amount(dimension: str, text: str) -> int:
     return int(text)
 
 
-def _of_key(key: VirtualKey) -> dict[str, Any]:
+def _of_key(key: VirtualKey, stops: Mapping[str, int]) -> dict[str, Any]:
     told: dict[str, Any] = {
         "name": key.name,
         "team": key.team,
@@ -263,13 +283,6 @@ def _of_key(key: VirtualKey) -> dict[str, Any]:
     }
     if key.revoked_ns is not None:
         told["revoked_at"] = rfc3339(key.revoked_ns)
+    elif key.name in stops:
+        told["stopped_at"] = rfc3339(stops[key.name])
     return told
-
-
-def balance_lines(counters: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Counters in cells, heading first."""
-    rows = [["BUDGET", "SCOPE", "SUBJECT", "WINDOW", "LIMIT OF", "USED", "HELD", "LIMIT", "RESETS AT"]]
-    for one in counters:
-        cells = ("name", "scope", "subject", "window", "dimension", "used", "reserved", "limit")
-        rows.append([str(one[cell]) for cell in cells] + [one["resets_at"] or "-"])
-    return rows

@@ -5,20 +5,27 @@ request on, on every instance. What is ordered and refused is in ``orders``.
 """
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from shlex import quote
 from typing import Any, TypeVar
 
 import click
 
-from proxy.money.orders import Operator, OrderRefused, balance_lines
+from proxy.money.orders import Operator, OrderRefused
 from proxy.money.treasury import ledger_of
 from proxy.ports import LedgerAway
+from proxy.record import RecordMissing
 from proxy.stores.ledger_redis import RedisLedger
-from proxy.terminal.options import Common, Failed, common, live, note, out_json
+from proxy.terminal.counters import counters_table, ended, under_way
+from proxy.terminal.options import Common, Failed, common, live, note, out, out_json, terminal_width
 from proxy.terminal.wording import inert
+from proxy.verdict import Balance
 
 SEEN_S = 0.3
 """A proxy without budgets looks this often for stops and keys: wait until it has."""
+_MOST_TURNS = 10_000
+"""So many of the newest turns are looked at for whether they ended."""
 
 Result = TypeVar("Result")
 
@@ -53,21 +60,47 @@ def _table(rows: list[list[str]]) -> None:
 
 
 @click.command("budgets")
+@click.option("--budget", metavar="B", help="Only this budget's.")
+@click.option("--subject", metavar="S", help="Only of this turn, key, team…; the beginning is enough.")
+@click.option("--all", "everything", is_flag=True, help="Also those of turns and steps that ended.")
 @common
-def budgets_command(common: Common) -> None:
-    """Every live counter: what is used, what is held for requests under way, and the limit.
+def budgets_command(common: Common, budget: str | None, subject: str | None, everything: bool) -> None:
+    """Live counters: what is used, what is held for requests under way, and the limit; fullest first.
+
+    Those of turns and steps that ended are left out, but for turns that a budget ended. --json lists all.
 
     \b
     looptap budgets
+    looptap budgets --budget turn --subject trn_4f
     looptap budgets --json | jq '.[] | select(.scope == "key")'
     """
-    counters = _order(common, lambda operator: operator.budgets())
+    balances, stops = _order(common, _standing)
+    asked = [
+        one
+        for one in balances
+        if budget in (None, one.name) and (subject is None or one.subject.startswith(subject))
+    ]
     if common.json:
-        out_json(counters)
-    elif counters:
-        _table(balance_lines(counters))
-    else:
-        note("nothing has been counted yet")
+        out_json([one.public() for one in asked])
+        return
+    shown = asked if everything or subject is not None else under_way(asked, _over(common))
+    if shown:
+        out(counters_table(shown, stops, terminal_width()))
+    if hidden := len(asked) - len(shown):
+        note(f"and {hidden} of turns and steps that ended: looptap budgets --all")
+    elif not shown:
+        note("no counter fits" if balances else "nothing has been counted yet")
+
+
+async def _standing(operator: Operator) -> tuple[Sequence[Balance], set[str]]:
+    return await operator.balances(), {str(one["id"]) for one in await operator.stopped()}
+
+
+def _over(common: Common) -> set[str]:
+    """Turns that ended, as far as this record knows."""
+    with suppress(RecordMissing), common.reader() as reader:
+        return ended(reader.turns(_MOST_TURNS))
+    return set()
 
 
 @click.group("keys")
@@ -76,7 +109,7 @@ def keys_group(common: Common) -> None:
     """Keys of the proxy's own, in place of the provider's: make, list, revoke.
 
     \b
-    looptap keys create ci --team search
+    looptap keys create ci
     looptap keys list
     looptap keys revoke ci
     """
@@ -91,8 +124,11 @@ def keys_group(common: Common) -> None:
 def create_command(common: Common, name: str, team: str, labels: tuple[str, ...]) -> None:
     """Make a key and show it, once. Only its hash is kept.
 
+    A team other than `default` has to stand in the configuration: `teams: {search: {}}`.
+
     \b
-    looptap keys create ci --team search --label env=ci
+    looptap keys create ci --label env=ci
+    looptap keys create ci --team search
     """
     pairs = dict(_pair(label) for label in labels)
     key = _order(common, lambda operator: operator.create_key(name, team, pairs))
@@ -114,7 +150,12 @@ def _pair(label: str) -> tuple[str, str]:
 @keys_group.command("list")
 @common
 def list_command(common: Common) -> None:
-    """All keys by name, revoked ones too; never the keys themselves."""
+    """All keys by name, revoked and stopped ones too; never the keys themselves.
+
+    \b
+    looptap keys list
+    looptap keys list --json | jq '.[] | select(.team == "search")'
+    """
     keys = _order(common, lambda operator: operator.keys())
     if common.json:
         out_json(keys)
@@ -122,18 +163,29 @@ def list_command(common: Common) -> None:
     if not keys:
         note("no key has been made: looptap keys create NAME")
         return
-    rows = [["KEY", "TEAM", "LABELS", "CREATED AT", "REVOKED AT"]]
+    rows = [["KEY", "TEAM", "LABELS", "CREATED AT", "STATE"]]
     for key in keys:
         labels = ",".join(f"{name}={value}" for name, value in key["labels"].items()) or "-"
-        rows.append([key["name"], key["team"], labels, key["created_at"], key.get("revoked_at", "-")])
+        rows.append([key["name"], key["team"], labels, key["created_at"], _state(key)])
     _table(rows)
+
+
+def _state(key: dict[str, Any]) -> str:
+    for state in ("revoked", "stopped"):
+        if f"{state}_at" in key:
+            return f"{state} {key[f'{state}_at']}"
+    return "in use"
 
 
 @keys_group.command("revoke")
 @click.argument("name")
 @common
 def revoke_command(common: Common, name: str) -> None:
-    """End a key at once, on every instance."""
+    """End a key at once and for good, on every instance. To pause one: looptap stop NAME.
+
+    \b
+    looptap keys revoke ci
+    """
     _order(common, lambda operator: operator.revoke_key(name))
     if common.json:
         out_json({"name": name, "revoked": True})
@@ -143,22 +195,44 @@ def revoke_command(common: Common, name: str) -> None:
 
 
 @click.command("stop")
-@click.argument("id")
+@click.argument("id", required=False)
 @click.option("--lift", is_flag=True, help="Let it go on again.")
+@click.option("--list", "listed", is_flag=True, help="What is stopped.")
 @common
-def stop_command(common: Common, id: str, lift: bool) -> None:
+def stop_command(common: Common, id: str | None, lift: bool, listed: bool) -> None:
     """Refuse every later request of a turn, thread, session or key; what runs is not cut.
 
     \b
     looptap stop trn_4f
+    looptap stop --list
     looptap stop ci --lift
     """
+    if (id is None) is not listed or (listed and lift):
+        raise click.UsageError("name a turn, thread, session or key, or ask for --list alone")
+    if id is None:
+        _list_stops(common)
+        return
     whole = _order(common, lambda operator: operator.stop(id, lift=lift))
     if common.json:
         out_json({"id": whole, "stopped": not lift})
     else:
-        note(f"{whole} may go on" if lift else f"{whole} is stopped; --lift lets it go on")
+        note(f"{whole} may go on" if lift else f"{whole} is stopped; to let it go on: {_lift(whole)}")
     _until_seen()
+
+
+def _list_stops(common: Common) -> None:
+    stops = _order(common, lambda operator: operator.stopped())
+    if common.json:
+        out_json(stops)
+    elif stops:
+        rows = [[one["id"], one["stopped_at"], _lift(one["id"])] for one in stops]
+        _table([["STOPPED", "SINCE", "TO LET IT GO ON"], *rows])
+    else:
+        note("nothing is stopped")
+
+
+def _lift(id: str) -> str:
+    return f"looptap stop --lift {quote(id)}"
 
 
 @click.command("topup")
@@ -176,13 +250,13 @@ def topup_command(common: Common, budget: str, subject: str | None, add: str, di
     looptap topup turn --subject trn_4f --add 2
     looptap topup turn --subject trn_4f --add 20 --dimension steps
     """
-    counter: dict[str, Any] = _order(
-        common, lambda operator: operator.topup(budget, add, subject=subject, dimension=dimension)
+    counter = _order(
+        common, lambda operator: operator.raised(budget, add, subject=subject, dimension=dimension)
     )
     if common.json:
-        out_json(counter)
+        out_json(counter.public())
     else:
-        _table(balance_lines([counter]))
+        out(counters_table([counter], width=terminal_width()))
 
 
 def _until_seen() -> None:

@@ -48,9 +48,13 @@ def test_a_stopped_session_is_refused_until_it_is_let_go(tmp_path: Path) -> None
 def test_a_stop_works_without_any_budget(tmp_path: Path) -> None:
     with kit.model() as model, kit.serve(tmp_path, model) as proxy:
         assert proxy.ask("one").status == 200
-        assert proxy.looptap("stop", "unnamed").returncode == 0
+        assert "looptap stop --lift unnamed" in proxy.looptap("stop", "unnamed").stderr
         assert proxy.ask("two").fields["stopped"] == "unnamed"
+        (stop,) = proxy.told("stop", "--list")
+        assert stop["id"] == "unnamed"
+        assert stop["stopped_at"] in proxy.looptap("stop", "--list").stdout
         assert proxy.looptap("stop", "unnamed", "--lift").returncode == 0
+        assert proxy.told("stop", "--list") == []
         assert proxy.ask("three").status == 200
 
 
