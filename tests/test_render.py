@@ -79,7 +79,8 @@ RETRIED = step(
 FINDINGS = [
     {
         "policy": "thinking", "kind": "dropped", "severity": "violation", "consequence": "hard",
-        "path": "$['messages'][1]", "evidence": {"blocks": 1, "calls": ["a", None], "quotes": {"error": True}},
+        "path": "$['messages'][1]",
+        "evidence": {"blocks": 1, "calls": ["a", None], "quotes": {"error": True}},
     }
 ]  # fmt: skip
 
@@ -227,6 +228,14 @@ def test_whatever_ended_a_turn_is_said(refused: dict[str, Any], words: str) -> N
     text = drawn(draw_turn(turn(step(0, cut), refusals=[{**cut, "step": "stp_0"}]), [], on), on)
     assert f"\n└─ ✗ {words}" in text
     assert "\x1b" not in text
+
+
+def test_a_wide_terminal_has_room_for_the_steps_ids() -> None:
+    id = "stp_0123456789abcdef0123"
+    for width, there in ((140, True), (120, False)):
+        on = screen(width, cut=True)
+        text = drawn(draw_turn(turn({**step(0, attempt(0, 5, 10)), "id": id}), [], on), on)
+        assert (id[:12] in text) is there
 
 
 def test_a_nudge_that_was_said_stands_at_its_step() -> None:

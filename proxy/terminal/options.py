@@ -112,11 +112,13 @@ def common_options(command: Callable[..., Any], *, environment: bool = False) ->
     options = (
         click.option("--json", "json", is_flag=True, help="Answer in JSON."),
         click.option(
-            "--data-dir", type=path, metavar="DIR", help="Where the record lies.",
+            "--data-dir", type=path, metavar="DIR",
+            help="Where the record lies: LOOPTAP_DATA_DIR, else store.path, else ~/.local/share/looptap.",
             envvar="LOOPTAP_DATA_DIR" if environment else None,
         ),
         click.option(
-            "--config", type=path, metavar="FILE", help="The configuration (YAML).",
+            "--config", type=path, metavar="FILE",
+            help="The configuration (YAML): LOOPTAP_CONFIG, else the defaults.",
             envvar="LOOPTAP_CONFIG" if environment else None,
         ),
     )  # fmt: skip

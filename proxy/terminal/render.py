@@ -41,6 +41,8 @@ _BAR = (8, 36)
 _BESIDE_BAR = 74
 """Columns that the rest of a step's line usually takes."""
 _ARGUMENTS = 60
+_WITH_IDS = 140
+"""From so many columns on a step's line ends with the beginning of its id."""
 _ROOMY = 110
 """Below this many columns figures go without their words, so that marks stay in sight."""
 
@@ -111,6 +113,7 @@ class _Pen:
     def __init__(self, screen: Screen) -> None:
         self._g = screen.glyphs
         self._terse = screen.width < _ROOMY
+        self._ids = screen.cut and screen.width >= _WITH_IDS
         self._said: set[str] = set()
         """Names and labels that a line above has said."""
 
@@ -281,6 +284,8 @@ class _Pen:
         for mark in marks:
             known = mark.startswith(("slowest", "costliest"))
             tail.append((self._g.mark if known else "") + mark + "  ", _MARKED if known else "")
+        if self._ids and not every_attempt:
+            tail.append(_word(step.id)[:12], "dim")
         stop = step.json.get("stop_reason")
         cells = [
             *self._usage(step.json.get("usage")),
