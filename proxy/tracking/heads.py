@@ -261,7 +261,7 @@ def revive_step(
     step.early = revive_early(value)
     step.outcome = outcome_of(value, alive)
     thread.scope.add_step(step)
-    if step.whole:
+    if step.whole or step.deferred:
         thread.scope.add_reply(step)
     return step
 

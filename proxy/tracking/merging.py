@@ -147,7 +147,7 @@ def _same_step(facts: Mapping[str, Any], step: Step, alive: bool, taken: Taken) 
         step.calls = revive_calls(facts)
         step.outcome = outcome_of(facts, alive)
         scope.add_ask(step, bytes.fromhex(facts["ask"]))
-        if step.whole and not step.forgotten:
+        if (step.whole or step.deferred) and not step.forgotten:
             scope.add_reply(step)
     step.attempts = max(step.attempts, facts["attempts"])
     for call, other in zip(step.calls, facts["calls"], strict=False):
