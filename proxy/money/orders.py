@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from proxy.wire.routes import MAX_LABEL_CHARS
 UNNAMED = "unnamed"
 _WHOLE_ID = re.compile(r"(?:ses|thr|trn)_[0-9a-z]{20}")
 _BEGUN_ID = re.compile(r"(?:ses|thr|trn|stp|exc)_[0-9a-z]*")
+_USD = re.compile(r"\$?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -257,12 +258,11 @@ def _dimension(budget: Budget, given: str | None) -> str:
 
 def _amount(dimension: str, text: str) -> int:
     if dimension == "spend_usd":
-        try:
-            usd = Decimal(text.removeprefix("$"))
-        except InvalidOperation:
-            raise OrderRefused(f"{text!r} is no amount in USD") from None
-        if not usd.is_finite() or not 0 < usd < Decimal(10) ** 9:
-            raise OrderRefused("add more than 0 USD")
+        if _USD.fullmatch(text) is None:
+            raise OrderRefused(f"{text!r} is no amount in USD")
+        usd = Decimal(text.removeprefix("$"))
+        if not Decimal(10) ** -9 <= usd < Decimal(10) ** 9:
+            raise OrderRefused(f"{text} USD is no sensible amount: add more than 0, and less than a billion")
         return to_nano(usd)
     if dimension == "wall_clock":
         try:

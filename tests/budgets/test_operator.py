@@ -121,14 +121,24 @@ async def test_a_top_up_may_come_before_the_first_request(
     assert len(notes) == (scope in ("model", "label:env"))
 
 
-def settings(place: Path, scope: str) -> Settings:
+@pytest.mark.parametrize(
+    "add", ["0", "-1", "nan", "1e400", "1_000", "٣", "0.0000000001", "1000000000", "", "$"]
+)
+async def test_what_is_no_amount_adds_nothing(tmp_path: Path, add: str) -> None:
+    ledger = MemoryLedger()
+    with pytest.raises(OrderRefused, match=r"is no (?:sensible )?amount"):
+        await Operator(settings(tmp_path, "key", spend_usd=1), ledger).topup("cap", add, subject="alice")
+    assert await ledger.balances(now_ns=0) == []
+
+
+def settings(place: Path, scope: str, **limits: int) -> Settings:
     window = {} if scope in ("turn", "thread", "session") else {"window": "day"}
     return Settings.model_validate(
         {
             "store": {"path": str(place)},
             "teams": {"search": {"org": "acme"}},
             "keys": [{"name": "alice", "sha256": "0" * 64, "team": "search"}],
-            "budgets": [{"name": "cap", "scope": scope, "limits": {"steps": 2}, **window}],
+            "budgets": [{"name": "cap", "scope": scope, "limits": limits or {"steps": 2}, **window}],
         }
     )
 
