@@ -87,7 +87,7 @@ def test_a_key_in_the_query_is_replaced_there() -> None:
     assert target == "/v1beta/m:generateContent?alt=sse&key=real"
 
 
-def test_own_credentials_pass_untouched() -> None:
+def test_WIRE_11_own_credentials_pass_untouched() -> None:
     request = head((b"authorization", b"Bearer sk-own"))
     fields, target = keyring().stand_in(request, "/v1/x", "anthropic")
     assert fields is request.headers

@@ -158,7 +158,7 @@ async def test_a_collector_in_trouble_costs_the_traffic_nothing(
         assert len([line for line in the.warnings if "does not take traces" in line]) <= 1
 
 
-async def test_join_puts_the_request_into_the_clients_trace(tmp_path: Path) -> None:
+async def test_OBS_01_OBS_03_join_puts_the_request_into_the_clients_trace(tmp_path: Path) -> None:
     client = [("traceparent", f"00-{PARENT}-b7ad6b7169203331-01")]
     async with collecting() as collector:
         told = {"otlp": {"endpoint": collector.url}}

@@ -206,7 +206,7 @@ def test_a_client_that_does_not_read_is_given_up(upstream: RawUpstream) -> None:
             assert eventually(lambda: proxy.thinker.exchanges[0].ends == ["client_gone"])
 
 
-def test_too_many_connections_are_turned_away_at_once(upstream: RawUpstream) -> None:
+def test_PERF_06_too_many_connections_are_turned_away_at_once(upstream: RawUpstream) -> None:
     with proxy_to({"openai": upstream.url}, limits=WireLimits(max_connections=2)) as proxy:
         with contextlib.ExitStack() as stack:
             for _ in range(2):

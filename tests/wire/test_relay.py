@@ -71,7 +71,9 @@ def test_WIRE_09_unknown_endpoints_are_relayed_verbatim(
     assert upstream.seen[0].start == f"{method} {target} HTTP/1.1".encode()
 
 
-def test_WIRE_10_beta_values_and_unknown_fields_arrive_as_sent(proxy: Proxy, upstream: RawUpstream) -> None:
+def test_WIRE_10_WIRE_19_beta_values_and_unknown_fields_arrive_as_sent(
+    proxy: Proxy, upstream: RawUpstream
+) -> None:
     fields = [
         (b"anthropic-beta", b"a-2099-01-01,zzz"),
         (b"Anthropic-Beta", b"other"),
