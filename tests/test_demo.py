@@ -152,6 +152,7 @@ def test_the_runaway_fails_the_same_way_again_and_again(told: dict[str, Any]) ->
     assert costs == sorted(costs)
 
 
+@pytest.mark.real
 def test_the_kept_record_can_be_read_and_replayed(told: dict[str, Any], tmp_path: Path) -> None:
     """Live equals replay: structure and costs are the same, ids and times differ."""
     for agent in AGENTS:

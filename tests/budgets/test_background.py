@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.budgets import kit
 
 FLAT = [{"model": "acme-*", "input": 0, "output": 1000}]
@@ -41,6 +43,7 @@ def test_what_is_made_in_the_background_stays_held_until_it_is_fetched(tmp_path:
         assert turn["usage"]["output_tokens"] == 10
 
 
+@pytest.mark.real
 def test_what_was_ordered_before_a_restart_is_booked_where_it_was_ordered(tmp_path: Path) -> None:
     """Its hold went down with the process: the cap counts it as held, the turn as it was."""
     with kit.model() as model:

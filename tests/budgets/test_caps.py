@@ -91,6 +91,7 @@ def _booked(proxy: kit.Served) -> list[float]:
     return [float(event["cost_usd"]) for event in events]
 
 
+@pytest.mark.real
 def test_BUD_02_a_killed_proxys_holds_end_with_their_lease_and_count_as_assumed(tmp_path: Path) -> None:
     budgets = [{"name": "key", "scope": "key", "window": "day", "limits": {"spend_usd": 10}}]
     settings: dict[str, Any] = {"prices": FLAT, "budgets": budgets, "ledger": {"ttl": "5s"}}

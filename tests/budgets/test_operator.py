@@ -16,6 +16,8 @@ from proxy.record import RecordWriter
 from proxy.stores.ledger_memory import MemoryLedger
 from tests.budgets import kit
 
+pytestmark = pytest.mark.real  # many processes: too long for every run
+
 BUDGET = {"name": "turn", "scope": "turn", "limits": {"steps": 2}}
 
 

@@ -52,6 +52,7 @@ CASES: list[tuple[dict[str, Any], str, str, Any, Any]] = [
 ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("budget", "dimension", "cause", "limit", "used"), CASES, ids=lambda v: str(v)[:40])
 def test_BUD_19_each_limit_is_named_with_whose_it_is(
     tmp_path: Path, budget: dict[str, Any], dimension: str, cause: str, limit: Any, used: Any

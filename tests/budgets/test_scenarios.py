@@ -16,6 +16,7 @@ JSON_FIELDS = [("Content-Type", "application/json")]
 MINUTE_NS = 60_000_000_000
 
 
+@pytest.mark.real
 def test_BUD_17_a_childs_calls_are_its_turns_and_the_151st_does_not_go_out(tmp_path: Path) -> None:
     budget = {"name": "calls", "scope": "turn", "limits": {"calls": {"*": 150}}, "alert_at": [0.5, 1.0]}
     session = {"x_claude_code_session_id": "s-1", "user_agent": "claude-cli/2.1.0 (external, cli)"}

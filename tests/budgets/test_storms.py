@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from proxy.record import Reader, RecordMissing
 from tests.budgets import kit
+
+pytestmark = pytest.mark.real  # many processes: too long for every run
 
 ONE = {"name": "key", "scope": "key", "window": "total", "limits": {"steps": 1}}
 TURN = {"name": "turn", "scope": "turn", "limits": {"steps": 1}}

@@ -31,6 +31,8 @@ from tests.live.kit import (
 from tests.live.loops import NAMES, Dialect, Loop, Said
 from tests.live.recorded import Play, pairs
 
+pytestmark = pytest.mark.real  # many processes: too long for every run
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -19,6 +19,7 @@ from tests.record.kit import end, event, start, xid
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.real
 def test_a_kill_at_any_moment_loses_only_what_was_not_yet_written(tmp_path: Path) -> None:
     random_ = random.Random(11)
     first = 0
