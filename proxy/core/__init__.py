@@ -13,24 +13,14 @@ unless something edited it); the shells call every method through their own guar
 cannot be read is relayed and counted as unmodelled.
 """
 
-from proxy.core.ending import NOTHING, attempt_outcome
 from proxy.core.opened import Opened
-from proxy.core.parts import CoreSettings, DialectTable, Parts, Prices, Standing
+from proxy.core.parts import CoreSettings, Parts, Prices, Standing
 from proxy.model import Exchange, Head, ModelRequest, Upstream
 from proxy.ports import Dialect, Unreadable
 from proxy.reading.library import read
 from proxy.verdict import Terminal
 
-__all__ = [
-    "NOTHING",
-    "Core",
-    "CoreSettings",
-    "DialectTable",
-    "Opened",
-    "Prices",
-    "Standing",
-    "attempt_outcome",
-]
+__all__ = ["Core", "CoreSettings", "Opened", "Prices", "Standing"]
 
 
 class Core(Parts):

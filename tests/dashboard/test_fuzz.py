@@ -10,14 +10,11 @@ from tests.budgets import kit
 FUZZER = Path(__file__).parents[2] / ".artifacts" / "fuzz" / "venv" / "bin" / "st"
 BUDGET = {"name": "turn", "scope": "turn", "limits": {"steps": 50, "spend_usd": 5}}
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not FUZZER.exists(), reason=".ci/run installs the fuzzer"),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 
 def test_the_api_is_as_its_file_says_whatever_is_asked(tmp_path: Path) -> None:
+    assert FUZZER.exists(), f"{FUZZER} is missing: .ci/run installs the fuzzer"
     with kit.model() as model, kit.serve(tmp_path, model, budgets=[BUDGET]) as proxy:
         body = kit.request("go")
         for _ in range(3):

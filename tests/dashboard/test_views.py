@@ -17,11 +17,7 @@ from tests.budgets import kit
 from tests.budgets.test_operator import admin
 from tests.dashboard.browser import Page, browser, chromium
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(180),
-    pytest.mark.skipif(chromium() is None, reason=".ci/run installs the browser"),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
 BUDGETS = [
     {"name": "turn", "scope": "turn", "limits": {"steps": 6, "spend_usd": "0.02"}},
@@ -33,6 +29,7 @@ TEXT = "document.querySelector('main').innerText"
 
 @pytest.fixture
 async def page() -> AsyncIterator[Page]:
+    assert chromium() is not None, "no chromium here: .ci/run installs the browser"
     async with browser() as made:
         yield made
         assert made.errors == []
