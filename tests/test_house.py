@@ -23,6 +23,8 @@ DOORS = {
     ),
     "redis": ("proxy.stores.redis",),
     "opentelemetry": ("exporters.otel",),
+    "requests": ("exporters.otel.over_http", "exporters.otel.answers"),
+    "urllib3": ("exporters.otel.answers",),
     "pydantic": ("proxy.config", "policies"),
     "yaml": ("proxy.config",),
     "click": ("proxy.cli", "proxy.terminal.acting", "proxy.terminal.options", "proxy.terminal.reporting"),
