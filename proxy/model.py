@@ -388,7 +388,8 @@ class Record:
     step: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     content: str | None = None
-    """The beginning of an item's text, for exporters that were asked for content; never in the log itself."""
+    """For exporters that were asked for content, never in the log itself: the beginning of an item's text;
+    with a ``step/start`` what stands newly around its messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,7 @@ class Tracker(Course):
         step.arrived_ns = placement.exchange.arrived_ns
         step.place = step.turn.steps
         step.turn.steps += 1
-        self.emit(telling.step_start(step))
+        self.emit(telling.step_start(step, self._around(step.thread, placement.request)))
 
     def refuse(self, placement: Placement, why: Terminal, now_ns: int) -> None:
         """Looptap answers itself. ``close`` follows with the end ``refused``."""

@@ -62,6 +62,24 @@ class Lens:
         whole = int(data.get("chars") or 0) <= PART_CHARS
         return Part(str(data.get("role") or "user"), _shape(data, str(kind), text), len(text), whole)
 
+    def around(self, record: Record) -> tuple[list[Part], list[Part]]:
+        """What stands newly around a step's messages, as far as it is shown: instructions and tools."""
+        if not self.on or record.content is None:
+            return [], []
+        told = json.loads(record.content)
+        texts = [(self.safe(one["text"]), one["chars"]) for one in told["system"]]
+        tools = [(self.safe(one["name"]), "server" in one) for one in told["tools"]]
+        return (
+            [
+                Part("system", {"type": "text", "content": text}, len(text), chars <= PART_CHARS)
+                for text, chars in texts
+            ],
+            [
+                Part("tool", {"type": "extension" if server else "function", "name": name}, len(name), True)
+                for name, server in tools
+            ],
+        )
+
     def safe(self, text: str) -> str:
         """A text without what looks like a credential."""
         return str(clean(self._secrets.sub(DOTS, text)))
@@ -89,13 +107,8 @@ def _shape(data: Mapping[str, Any], kind: str, text: str) -> dict[str, Any]:
 def messages(parts: Sequence[Part], finish: str | None = None) -> tuple[str | None, bool]:
     """Parts as the conventions' messages, and whether anything was left out."""
     found: list[dict[str, Any]] = []
-    left, cut = SPAN_CHARS, False
-    for part in parts:
-        cut = cut or not part.whole
-        if part.chars > left:
-            cut = True
-            continue
-        left -= part.chars
+    fitting, cut = _fitting(parts)
+    for part in fitting:
         if not found or found[-1]["role"] != part.role:
             found.append({"role": part.role, "parts": []})
         found[-1]["parts"].append(part.shape)
@@ -104,6 +117,25 @@ def messages(parts: Sequence[Part], finish: str | None = None) -> tuple[str | No
     if finish is not None:
         found[-1]["finish_reason"] = finish
     return json.dumps(found, ensure_ascii=False), cut
+
+
+def listed(parts: Sequence[Part]) -> tuple[str | None, bool]:
+    """Parts as they are, without roles, and whether anything was left out."""
+    fitting, cut = _fitting(parts)
+    if not fitting:
+        return None, cut
+    return json.dumps([part.shape for part in fitting], ensure_ascii=False), cut
+
+
+def _fitting(parts: Sequence[Part]) -> tuple[list[Part], bool]:
+    """Those for which a span has room, and whether anything of all is missing."""
+    found: list[Part] = []
+    left = SPAN_CHARS
+    for part in parts:
+        if part.chars <= left:
+            left -= part.chars
+            found.append(part)
+    return found, len(found) < len(parts) or not all(part.whole for part in parts)
 
 
 def _less(shape: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,17 @@ MOST_TOOLS = 256
 
 
 @dataclass(slots=True, eq=False)
+class Brought:
+    """What a request newly brings, where content is shown."""
+
+    parts: list[Part] = field(default_factory=list)
+    system: list[Part] = field(default_factory=list)
+    """Its instructions, where they are new."""
+    tools: list[Part] = field(default_factory=list)
+    """All its tools, where any of them is new."""
+
+
+@dataclass(slots=True, eq=False)
 class Said:
     """What an attempt under way has brought so far."""
 

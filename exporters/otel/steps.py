@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exporters.otel import names
-from exporters.otel.content import Lens, Part, messages, text_of
+from exporters.otel.content import Lens, Part, listed, messages, text_of
 from exporters.otel.draft import Draft
 from exporters.otel.events import Happening, stronger
 from exporters.otel.ids import client_span, span_of
-from exporters.otel.state import Said, StepState, TurnState
+from exporters.otel.state import Brought, Said, StepState, TurnState
 from proxy.model import Record
 
 MOST_THREADS = 4_096
@@ -44,8 +44,8 @@ class Steps:
         self._cool = cool
         self._threads: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
         """Of each thread its newest step: epoch, trace, span."""
-        self._brought: OrderedDict[str, list[Part]] = OrderedDict()
-        """What each request newly brings, by exchange, where content is shown."""
+        self._brought: OrderedDict[str, Brought] = OrderedDict()
+        """By exchange."""
 
     def step(self, turn: TurnState, record: Record) -> StepState:
         """The step of a record, as far as it is known here."""
@@ -71,6 +71,10 @@ class Steps:
         turn.step_count += 1
         turn.draft.start_ns = min(turn.draft.start_ns, record.time_ns)
         self._epoch(turn, step, record)
+        system, tools = self._style.lens.around(record)
+        if system or tools:
+            brought = self._bring(str(record.data.get("exchange")))
+            brought.system, brought.tools = system, tools
         waiting, step.waiting = step.waiting, []
         for happening in waiting:
             self.place(turn, step, happening)
@@ -215,9 +219,7 @@ class Steps:
         part = self._style.lens.part(record)
         if data.get("direction") == "in":
             if part is not None:
-                self._brought.setdefault(exchange, []).append(part)
-                if len(self._brought) > MOST_BROUGHT:
-                    self._brought.popitem(last=False)
+                self._bring(exchange).parts.append(part)
             if record.step is not None and data.get("kind") == "tool_result":
                 self._result(turn, self.step(turn, record), record, part)
             return
@@ -229,6 +231,13 @@ class Steps:
             said.thinking += 1
         if data.get("call") is not None:
             said.calls[int(data["call"])] = self._tool(turn, step, record, part)
+
+    def _bring(self, exchange: str) -> Brought:
+        """What a request newly brings, to be added to."""
+        brought = self._brought.setdefault(exchange, Brought())
+        if len(self._brought) > MOST_BROUGHT:
+            self._brought.popitem(last=False)
+        return brought
 
     def _tool(self, turn: TurnState, step: StepState, record: Record, part: Part | None) -> Draft:
         data, name = record.data, str(record.data.get("tool") or "")
@@ -290,12 +299,14 @@ class Steps:
             chat.put({"looptap.thinking.blocks": said.thinking})
         if not self._style.lens.on:
             return
-        brought = self._brought.pop(str(data.get("exchange")), [])
+        brought = self._brought.pop(str(data.get("exchange")), Brought())
         stop = data.get("stop_reason")
-        self.show(chat, "gen_ai.input.messages", brought)
-        if brought:
+        self._list(chat, "gen_ai.system_instructions", brought.system)
+        self._list(chat, "gen_ai.tool.definitions", brought.tools)
+        self.show(chat, "gen_ai.input.messages", brought.parts)
+        if brought.parts:
             chat.put({"looptap.input.messages_delta": True})
-        turn.asked = turn.asked or [part for part in brought if part.role == "user"]
+        turn.asked = turn.asked or [part for part in brought.parts if part.role == "user"]
         if said is not None and said.parts:
             self.show(chat, "gen_ai.output.messages", said.parts, names.finish(stop) if stop else None)
             turn.answered = [part for part in said.parts if part.shape["type"] == "text"] or turn.answered
@@ -306,6 +317,10 @@ class Steps:
         draft.put({name: text, "looptap.content.truncated": True if cut else None})
         if self._style.dress.openinference and text is not None:
             draft.put(names.shown(name, text))
+
+    def _list(self, draft: Draft, name: str, parts: list[Part]) -> None:
+        text, cut = listed(parts)
+        draft.put({name: text, "looptap.content.truncated": True if cut else None})
 
     def place(self, turn: TurnState, step: StepState, happening: Happening) -> None:
         """Put an event on the span that it concerns, or keep it until there is one."""

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from proxy.model import Attempt, Cause, Exchange, Item, Record
+from proxy.model import Attempt, Cause, Exchange, Item, ModelRequest, Record
 from proxy.ports import Answer
-from proxy.tracking import telling
+from proxy.tracking import around, telling
 from proxy.tracking.births import JOIN_NS, Arrival, Births
 from proxy.tracking.placement import Placement
 from proxy.tracking.placing import Match
@@ -209,6 +209,13 @@ class Course:
             self._close_step(step, now_ns, only_if_answered=True)
         if base is not None and base.under_way and not base.whole:
             base.early = [*base.early, *(item for item in delta.items if item.kind == "tool_result")]
+
+    def _around(self, thread: Thread, request: ModelRequest) -> str | None:
+        """What stands around the messages, as far as it is new in the thread and exporters want it."""
+        if not self.content_chars:
+            return None
+        known, thread.around = thread.around, around.names(request)
+        return around.told(request, known, self.content_chars)
 
     def _tell_input(self, step: Step, delta: Delta, exchange: Exchange, now_ns: int) -> None:
         """Tell what else a request brings. Results that answer nothing we know stay without a step."""

@@ -100,8 +100,8 @@ def turn_end(turn: Turn) -> Record:
     return _of_turn(turn, turn.last_ns, "turn/end", data)
 
 
-def step_start(step: Step) -> Record:
-    """A model request goes out."""
+def step_start(step: Step, around: str | None = None) -> Record:
+    """A model request goes out. ``around``: for exporters, what stands newly around its messages."""
     data = {
         "index": step.index,
         "place": step.place,
@@ -111,7 +111,7 @@ def step_start(step: Step) -> Record:
         "exchange": step.exchange,
         "number": step.number,
     }
-    return _of_step(step, step.arrived_ns, "step/start", data)
+    return replace(_of_step(step, step.arrived_ns, "step/start", data), content=around)
 
 
 def step_attempt(

@@ -273,6 +273,8 @@ class Thread:
     """Its newest request, as long as the memory for such lasts."""
     answered: ModelRequest | None = None
     """Its newest request that got a whole reply, as long."""
+    around: frozenset[bytes] = frozenset()
+    """What names its newest instructions and tools, where exporters are told of them."""
     ends: dict[str, tuple[Cause, str | None]] = field(default_factory=dict)
     """Why its newest turns ended, by id."""
     foreign: bool = False

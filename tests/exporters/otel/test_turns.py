@@ -1,5 +1,6 @@
 """Turns as traces, from the tracker's own records: shape, times, errors, what comes late, links."""
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,13 +15,14 @@ from exporters.otel.link import scope
 from exporters.otel.names import Dress
 from exporters.otel.steps import Style
 from exporters.otel.turns import MOST_TURNS, Turns
-from proxy.model import Exchange, Head, ModelRequest, Record
+from proxy.model import Exchange, Head, Item, ModelRequest, Record, Tool
 from proxy.tracking.placement import Placement
 from proxy.tracking.telling import elsewhere
 from proxy.verdict import Terminal
 from tests.exporters.otel.collector import Span, forest, span_of
 from tests.play import (
     SECOND,
+    TOOLS,
     Play,
     assistant,
     call,
@@ -372,6 +374,44 @@ def test_content_is_cut_and_says_so() -> None:
     assert 8_000 < len(chat.attributes["gen_ai.input.messages"]) < 8_200
     assert 100_000 < len(chat.attributes["gen_ai.output.messages"]) < 140_000
     assert chat.attributes["looptap.content.truncated"] is True
+
+
+def test_instructions_and_tools_are_shown_where_they_are_new() -> None:
+    def system(*texts: str) -> tuple[Item, ...]:
+        return tuple(Item("system", "system", text, digest=text.encode()) for text in texts)
+
+    def turns(play: Play) -> None:
+        first = request(user("go"), system=system("be brief for cust-77", "be kind " * 2_000))
+        items = (call("toolu_1", "bash"),)
+        play.step(first, *items)
+        then = replace(grown(first, assistant(*items), results(result("toolu_1"))), system=first.system)
+        play.step(then, said("gone"))
+        more = replace(grown(then, assistant(said("gone")), user("more")), system=system("be slow"))
+        play.answer(play.ask(more), outcome="failed")
+        play.answer(play.ask(more), said("more"))
+        tools = (*TOOLS, Tool("web_search", b"web", server=True))
+        play.step(replace(grown(more, assistant(said("more")), user("now")), system=more.system, tools=tools))
+
+    play = Play()
+    play.tracker.content_chars = 8_000
+    turns(play)
+    assert "gen_ai.system" not in repr(
+        [[*span.attributes] for span in told(play.records, Style(Dress(False)))]
+    )
+    chats = named(told(play.records, Style(Dress(False), Lens(True, False, ("cust-[0-9]+",)))), "chat")
+    shown = [span.attributes.get("gen_ai.system_instructions") for span in chats]
+    brief, kind = json.loads(shown[0])
+    assert brief == {"type": "text", "content": "be brief for •••"}
+    assert (len(kind["content"]), chats[0].attributes["looptap.content.truncated"]) == (8_000, True)
+    assert shown[1:] == [None, '[{"type": "text", "content": "be slow"}]', None, None]
+    tools = [span.attributes.get("gen_ai.tool.definitions") for span in chats]
+    here = [{"type": "function", "name": "bash"}, {"type": "function", "name": "Agent"}]
+    assert json.loads(tools[0]) == here
+    assert tools[1:4] == [None, None, None]
+    assert json.loads(tools[4]) == [*here, {"type": "extension", "name": "web_search"}]
+    off = Play()
+    turns(off)  # nobody asked for content: it does not even come along
+    assert not any(record.content for record in off.records)
 
 
 def test_odd_values_are_sent_as_text_and_lose_nothing_else() -> None:
