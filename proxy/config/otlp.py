@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, WithJsonSchema
 
 from proxy.config.tree import Section
-from proxy.config.values import Flag, Secret, Text, refuse, url_problem
+from proxy.config.values import Flag, HeaderName, HeaderValue, Text, refuse, url_problem
 
 SWITCHES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """Whoever sets one of these wants traces; nothing of the content goes out by that."""
@@ -61,7 +61,7 @@ class OtlpSettings(Section):
     ) = None
     """The collector's base URL; for http each signal adds ``/v1/…``."""
     protocol: Literal["http/protobuf", "grpc"] | None = None
-    headers: Mapping[Text, Secret] = {}
+    headers: Mapping[HeaderName, HeaderValue] = {}
     """Sent with each request; they win over ``OTEL_EXPORTER_OTLP_HEADERS`` one by one."""
     service_name: Text | None = None
     ui: Pages | None = None

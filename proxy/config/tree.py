@@ -28,6 +28,8 @@ from proxy.config.values import (
     Count,
     Duration,
     Flag,
+    HeaderName,
+    HeaderValue,
     Label,
     Money,
     Price,
@@ -255,7 +257,7 @@ class WebhookSettings(Section):
     """Where alerts are posted as JSON."""
 
     url: WebhookUrl
-    headers: Annotated[Mapping[Text, Secret], _OrEmpty] = {}
+    headers: Annotated[Mapping[HeaderName, HeaderValue], _OrEmpty] = {}
     events: tuple[Literal["budget/alert", "budget/exhausted", "intervention", "finding"], ...] = (
         "budget/alert",
         "budget/exhausted",

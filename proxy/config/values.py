@@ -34,6 +34,7 @@ _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
 
 MAX_USD = Decimal(10) ** 12
@@ -147,6 +148,23 @@ class Secret(_Scalar):
     @classmethod
     def _schema(cls) -> JsonSchemaValue:
         return {"type": "string", "writeOnly": True}
+
+
+class HeaderValue(Secret):
+    """What is sent in a header: prints as dots."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: Any) -> Secret:
+        """Text as every protocol carries it in a header."""
+        secret = super().parse(value)
+        if not secret.reveal().isascii() or secret.reveal() != secret.reveal().strip():
+            raise refuse(
+                "holds what no header carries: other characters than ASCII, or spaces around it",
+                "check its quotes, or the variable's value",
+            )
+        return secret
 
 
 class SecretUrl(Secret):
@@ -361,6 +379,13 @@ def _label(value: Any) -> str:
     return value
 
 
+def _header(value: Any) -> str:
+    if not isinstance(value, str) or not _HEADER.fullmatch(value):
+        hint = "letters, digits, - _ and ., without spaces or a colon: {x-api-key: ${NAME}}"
+        raise refuse("is no name of a header", hint)
+    return value
+
+
 def _sha256(value: Any) -> str:
     text = value.lower().removeprefix("sha256:") if isinstance(value, str) else ""
     if not _SHA256.fullmatch(text):
@@ -399,6 +424,9 @@ Label = Annotated[
 ]
 Sha256 = Annotated[
     str, BeforeValidator(_sha256), WithJsonSchema({"type": "string", "pattern": f"^{_SHA256.pattern}$"})
+]
+HeaderName = Annotated[
+    str, BeforeValidator(_header), WithJsonSchema({"type": "string", "pattern": f"^{_HEADER.pattern}$"})
 ]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_one_or_many)]
 """One text or a list of them."""
