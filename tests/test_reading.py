@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.model import Exchange, Head, Identity, Item, Message, ModelRequest
@@ -80,7 +80,8 @@ EDITS = st.one_of(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
+@example([message("a"), message("b")], [("pretty", True), ("spoil", 90, b"")])  # a space less between two
 @given(st.lists(MESSAGES, max_size=6), st.lists(EDITS, min_size=1, max_size=14))
 def test_incremental_reading_equals_reading_from_scratch(start: list[Any], edits: list[Any]) -> None:
     library, dialect = Library(), Plain()

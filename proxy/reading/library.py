@@ -166,16 +166,16 @@ def read(dialect: Dialect, exchange: Exchange, body: bytes, base: Reading | None
         else:
             base = None
     fields = _fields(body, layout, base)
-    messages, shared, parts = _messages(dialect, body, layout, base)
-    old_chain = base.request.chain if base is not None else ()
-    chain = _chain(messages, old_chain[:shared], base, layout)
+    messages, parts = _messages(dialect, body, layout, base)
+    known, old_chain = (base.request.messages, base.request.chain) if base is not None else ((), ())
+    chain = _chain(messages, old_chain[: layout.head], base, layout)
     request = dialect.read_request(exchange.head, exchange.path, fields, messages)
     request = replace(
         request,
         chain=chain,
         exchange=exchange.id,
         base=base.exchange if base is not None else "",
-        shared=shared,
+        shared=_shared(known, messages, layout.head),
     )
     return Reading(
         exchange.id, body, request, fields, layout.spans, layout.list_start, layout.list_end,
@@ -202,8 +202,8 @@ def _fields(body: bytes, layout: Layout, base: Reading | None) -> dict[str, Any]
 
 def _messages(
     dialect: Dialect, body: bytes, layout: Layout, base: Reading | None
-) -> tuple[tuple[Message, ...], int, int]:
-    """All messages, how many of them at the beginning are the base's, and how many objects they hold."""
+) -> tuple[tuple[Message, ...], int]:
+    """All messages, and how many objects they hold."""
     known = base.request.messages if base is not None else ()
     total = len(layout.starts)
     bounded(total)
@@ -224,7 +224,19 @@ def _messages(
             message = Message(read_now.role, read_now.items, name)
         fresh.append(message)
     messages = (*known[: layout.head], *fresh, *known[len(known) - layout.tail :])
-    return messages, layout.head, parts + (base.parts if base is not None else 0)
+    return messages, parts + (base.parts if base is not None else 0)
+
+
+def _shared(known: Sequence[Message], messages: Sequence[Message], head: int) -> int:
+    """How many messages at the beginning are the base's very own.
+
+    More than the head of the text, where only the space between two messages has changed: then the
+    head and the tail meet.
+    """
+    most = min(len(known), len(messages))
+    while head < most and known[head] is messages[head]:
+        head += 1
+    return head
 
 
 def _breadth(message: Any) -> int:
