@@ -2,9 +2,9 @@
 
 The map of the house (arrows of import point down only)::
 
-    cli › app › server | admin | replay › exchange › core
+    cli › commands › app › server | admin | replay › exchange › core
         › chain | tracker | pricing | outbox | record | dialects | stores
-        › tracking › wire › reading › ports › verdict › model
+        › tracking › wire › reading › ports › verdict › model › complaint
 
 Read model, verdict, ports, core, exchange, in this order; the rest is detail. Everything that
 thinks is plain and synchronous; everything that waits is behind a port. ``exchange`` (live) and
@@ -33,8 +33,8 @@ the record
     ``report`` lies in the terminal; ``exchange_log`` exports, ``catalog`` and ``admin`` serve;
     ``vitals`` has the running process in figures, for metrics
 the terminal
-    ``cli`` names the commands, ``terminal`` holds them and draws; ``replay``, ``run`` and ``demo`` are
-    the long ones
+    ``cli`` names the commands and loads those of ``commands``; ``terminal`` draws; ``replay``, ``run`` and
+    ``demo`` are what the long ones do; a ``complaint`` ends a command with one line
 
 Each package's own docstring is the map of its modules.
 """

@@ -18,6 +18,8 @@ from typing import Any
 
 import yaml
 
+from proxy.complaint import Complaint
+
 KeyPath = tuple[str | int, ...]
 
 MAX_FILE_BYTES = 1_000_000
@@ -61,12 +63,20 @@ class Problem:
         return f"{text} ({self.hint})" if self.hint else text
 
 
-class ConfigError(Exception):
+class ConfigError(Complaint):
     """The configuration cannot be used: every problem that was found, in the file's order."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
+
+    exit_code = 2
+
+    @property
+    def line(self) -> str:
+        """The first problem, and how many more there are."""
+        more = f" (and {len(self.problems) - 1} more: looptap check)" if len(self.problems) > 1 else ""
+        return f"{self.problems[0]}{more}"
 
 
 @dataclass(frozen=True, slots=True)

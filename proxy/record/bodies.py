@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import zstandard
 
+from proxy.complaint import Complaint
 from proxy.model import Splice
 from proxy.reading.layout import common_prefix, common_suffix
 
@@ -42,7 +43,7 @@ INSERT = f"INSERT INTO bodies ({_COLUMNS})"
 _SELECT = f"SELECT {_COLUMNS} FROM bodies WHERE no = ?"
 
 
-class BodyDamaged(Exception):
+class BodyDamaged(Complaint):
     """A stored body, or one that it builds on, is not what was written."""
 
 

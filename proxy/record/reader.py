@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from proxy.complaint import Complaint
 from proxy.model import Record
 from proxy.record import heads, schema
 from proxy.record.bodies import Bodies, BodyDamaged
@@ -25,11 +26,11 @@ _PAGE = 500
 _KINDS = {"ses": "session", "thr": "thread", "trn": "turn", "stp": "step", "exc": "exchange"}
 
 
-class NotRecorded(Exception):
+class NotRecorded(Complaint):
     """The record does not hold what was asked for; the message says it in words."""
 
 
-class Ambiguous(Exception):
+class Ambiguous(Complaint):
     """The beginning of an id fits several."""
 
 

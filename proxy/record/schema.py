@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from proxy.complaint import Complaint
+
 FILE = "record.db"
 BUSY_MS = 5_000
 PAGE_BYTES = 4_096
@@ -97,11 +99,11 @@ MIGRATIONS: tuple[tuple[str, str], ...] = (
 )
 
 
-class RecordMissing(Exception):
+class RecordMissing(Complaint):
     """There is no record to read here; the message says what to do."""
 
 
-class RecordNewer(Exception):
+class RecordNewer(Complaint):
     """The file was written by a newer Looptap; it is left alone."""
 
 

@@ -1,6 +1,5 @@
-"""The terminal: the commands' groups and what they draw.
+"""The terminal: what the commands draw.
 
-``acting`` and ``reporting`` hold commands that change and that read, ``options`` what they share;
 ``render``, ``listing``, ``counters``, ``timeline``, ``report`` draw, on a ``screen`` and in the
 ``wording`` of all displays, ``refused`` says what was done to a request; ``lookup`` finds what an id
 means, ``showing`` and ``welcome`` print it. Nothing in here knows the wire.

@@ -5,13 +5,10 @@ Failures are one line on stderr that says what to do: 1 for a command that faile
 or configuration. A traceback is shown only to those who ask (``LOOPTAP_DEBUG=1``).
 """
 
-import asyncio
-import errno
 import os
-import re
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -20,10 +17,7 @@ import click
 import orjson
 from rich.text import Text
 
-from proxy import rulebook
-from proxy.config import ConfigError, Overrides, Settings, load, reload
-from proxy.record import Ambiguous, BodyDamaged, NotRecorded, Reader, RecordMissing
-from proxy.server import new_event_loop
+from proxy.complaint import Complaint
 from proxy.terminal.screen import open_screen
 from proxy.terminal.wording import inert
 
@@ -31,10 +25,6 @@ FAILED = 1
 BAD_USAGE = 2
 INTERRUPTED = 130
 
-_NOTHING = Overrides()
-_ADDRESS = re.compile(r"\('([^']+)', (\d+)")
-"""Where asyncio says what it could not bind."""
-Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -57,32 +47,6 @@ class Common:
     config: Path | None = None
     data_dir: Path | None = None
     json: bool = False
-
-    def settings(self, over: Overrides = _NOTHING) -> Settings:
-        """The configuration, with options put over it. Raises ConfigError."""
-        return _whole(load(self.config, self._over(over)))
-
-    def reload(self, old: Settings, over: Overrides) -> Settings:
-        """The configuration anew, for a proxy that runs with ``old``."""
-        return _whole(reload(self.config, old, self._over(over)))
-
-    def _over(self, over: Overrides) -> Overrides:
-        return replace(over, data_dir=str(self.data_dir) if self.data_dir is not None else None)
-
-    def file(self) -> Path | None:
-        """The configuration's file, where there is one."""
-        named = self.config or os.environ.get("LOOPTAP_CONFIG") or None
-        return Path(named) if named is not None else None
-
-    def reader(self) -> Reader:
-        """The record that the options point at."""
-        return Reader(self.data_dir if self.data_dir is not None else self.settings().store.path)
-
-
-def _whole(settings: Settings) -> Settings:
-    """The same settings, with the policies' own options found right. Raises ConfigError."""
-    rulebook.chain(settings)
-    return settings
 
 
 def common(command: Command) -> Command:
@@ -144,19 +108,6 @@ def out_json(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
-def live(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run asynchronous work to its end, on the event loop that the proxy likes best."""
-    try:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(work)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            found = _ADDRESS.search(error.strerror or "")
-            where = f"{found[1]}:{found[2]}" if found is not None else "the address"
-            raise Failed(f"{where} is in use: stop the other one, or use --listen or --admin") from None
-        raise
-
-
 def note(text: str) -> None:
     """A line for the person at the terminal, beside the output."""
     click.echo(text, err=True)
@@ -201,11 +152,8 @@ def run(command: click.Command, arguments: list[str] | None) -> NoReturn:
         code = _fail(_usage(error), BAD_USAGE)
     except click.ClickException as error:
         code = _fail(error.format_message(), error.exit_code)
-    except ConfigError as error:
-        more = f" (and {len(error.problems) - 1} more: looptap check)" if len(error.problems) > 1 else ""
-        code = _fail(f"{error.problems[0]}{more}", BAD_USAGE)
-    except (RecordMissing, NotRecorded, Ambiguous, BodyDamaged) as error:
-        code = _fail(str(error), FAILED)
+    except Complaint as error:
+        code = _fail(error.line, error.exit_code)
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         code = _fail(f"{name}{error.strerror or error}", FAILED)

@@ -11,9 +11,10 @@ from typing import Any
 import click
 from rich.text import Text
 
+from proxy.commands.options import Common, common, note, out, out_json, terminal_width
+from proxy.commands.recorded import record_of
 from proxy.config.values import Duration
 from proxy.terminal.listing import Fold, table
-from proxy.terminal.options import Common, common, note, out, out_json, terminal_width
 from proxy.terminal.report import Report
 from proxy.terminal.wording import UNKNOWN, count, inert, money
 from proxy.verdict import VERDICTS
@@ -68,7 +69,7 @@ def report_command(common: Common, since: int | None) -> None:
     looptap report --since 7d
     looptap report --json | jq '.tools[] | select(.error_rate > 0.2)'
     """
-    with common.reader() as reader:
+    with record_of(common) as reader:
         if reader.last_seq() >= _TOLD_FROM and sys.stderr.isatty():
             note("reading the record...")
         report = Report(time.time_ns() - since if since is not None else 0)

@@ -12,13 +12,16 @@ from typing import Any, TypeVar
 
 import click
 
+from proxy.commands.live import live
+from proxy.commands.options import Common, Failed, common, note, out, out_json, terminal_width
+from proxy.commands.recorded import record_of
+from proxy.commands.settled import settings_of
 from proxy.money.orders import Operator, OrderRefused
 from proxy.money.treasury import ledger_of
 from proxy.ports import LedgerAway
 from proxy.record import RecordMissing
 from proxy.stores.ledger_redis import RedisLedger
 from proxy.terminal.counters import counters_table, ended, under_way
-from proxy.terminal.options import Common, Failed, common, live, note, out, out_json, terminal_width
 from proxy.terminal.wording import inert
 from proxy.verdict import Balance
 
@@ -32,7 +35,7 @@ Result = TypeVar("Result")
 
 def _order(common: Common, work: Callable[[Operator], Awaitable[Result]]) -> Result:
     """Carry out an order on the ledger that the settings name."""
-    settings = common.settings()
+    settings = settings_of(common)
     no_lease = settings.ledger.model_copy(update={"lease": None})  # a command draws nothing ahead
     settings = settings.model_copy(update={"ledger": no_lease})
 
@@ -98,14 +101,14 @@ async def _standing(operator: Operator) -> tuple[Sequence[Balance], set[str]]:
 
 def _over(common: Common) -> set[str]:
     """Turns that ended, as far as this record knows."""
-    with suppress(RecordMissing), common.reader() as reader:
+    with suppress(RecordMissing), record_of(common) as reader:
         return ended(reader.turns(_MOST_TURNS))
     return set()
 
 
 @click.group("keys")
 @common
-def keys_group(common: Common) -> None:
+def keys_command(common: Common) -> None:
     """Keys of the proxy's own, in place of the provider's: make, list, revoke.
 
     \b
@@ -116,7 +119,7 @@ def keys_group(common: Common) -> None:
     click.get_current_context().obj = common
 
 
-@keys_group.command("create")
+@keys_command.command("create")
 @click.argument("name")
 @click.option("--team", default="default", show_default=True, help="Who pays.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Pinned to its requests; repeatable.")
@@ -147,7 +150,7 @@ def _pair(label: str) -> tuple[str, str]:
     return name, value
 
 
-@keys_group.command("list")
+@keys_command.command("list")
 @common
 def list_command(common: Common) -> None:
     """All keys by name, revoked and stopped ones too; never the keys themselves.
@@ -177,7 +180,7 @@ def _state(key: dict[str, Any]) -> str:
     return "in use"
 
 
-@keys_group.command("revoke")
+@keys_command.command("revoke")
 @click.argument("name")
 @common
 def revoke_command(common: Common, name: str) -> None:
@@ -261,6 +264,3 @@ def topup_command(common: Common, budget: str, subject: str | None, add: str, di
 
 def _until_seen() -> None:
     threading.Event().wait(SEEN_S)
-
-
-COMMANDS = (budgets_command, keys_group, stop_command, topup_command)

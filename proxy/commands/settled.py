@@ -1,0 +1,39 @@
+"""The configuration and the record that the common options point at."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from proxy import rulebook
+from proxy.commands.options import Common
+from proxy.config import Overrides, Settings, load, reload
+
+_NOTHING = Overrides()
+
+
+def settings_of(common: Common, over: Overrides = _NOTHING) -> Settings:
+    """The configuration, with options put over it, and the policies' own options found right.
+
+    Raises ConfigError.
+    """
+    return _whole(load(common.config, _over(common, over)))
+
+
+def settings_again(common: Common, old: Settings, over: Overrides) -> Settings:
+    """The configuration anew, for a proxy that runs with ``old``."""
+    return _whole(reload(common.config, old, _over(common, over)))
+
+
+def file_of(common: Common) -> Path | None:
+    """The configuration's file, where there is one."""
+    named = common.config or os.environ.get("LOOPTAP_CONFIG") or None
+    return Path(named) if named is not None else None
+
+
+def _over(common: Common, over: Overrides) -> Overrides:
+    return replace(over, data_dir=str(common.data_dir) if common.data_dir is not None else None)
+
+
+def _whole(settings: Settings) -> Settings:
+    rulebook.chain(settings)
+    return settings
