@@ -81,7 +81,17 @@ EDITS = st.one_of(
 
 
 @settings(max_examples=250)
-@example([message("a"), message("b")], [("pretty", True), ("spoil", 90, b"")])  # a space less between two
+@example(  # a space less between two messages
+    [message("hi"), message("hi"), message("hi"), message('é"\\', "assistant")],
+    [
+        ("replace", 0, message('],"messages":[{')),
+        ("after", {}),
+        ("pretty", True),
+        ("append", [message("hi", "assistant")]),
+        ("append", [message('é"\\', "assistant"), message('é"\\', "assistant"), message("hi")]),
+        ("spoil", 1019, b""),
+    ],
+)
 @given(st.lists(MESSAGES, max_size=6), st.lists(EDITS, min_size=1, max_size=14))
 def test_incremental_reading_equals_reading_from_scratch(start: list[Any], edits: list[Any]) -> None:
     library, dialect = Library(), Plain()
