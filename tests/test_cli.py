@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from proxy.config import load
 from proxy.model import CaptureEnd, CaptureStart, Record
 from proxy.record import RecordWriter
 from proxy.terminal.welcome import welcome
+from tests.processes import running
 
 ROOT = Path(__file__).parents[1]
 SECOND = 1_000_000_000
@@ -339,17 +339,15 @@ def test_tail_follows_and_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
         [sys.executable, "-m", "proxy", "tail", "--json", "--after", "0"], cwd=ROOT, env=clean(tmp_path),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    with tail:
+    with running(tail):
         assert tail.stdout is not None
         assert tail.stderr is not None
         assert tail.stderr.readline().startswith("waiting…")  # before there is a record
         writer = RecordWriter(tmp_path)
         writer.write(a_turn(1, "codex", "error", START, GZIP))
         first = [json.loads(tail.stdout.readline()) for _ in range(7)]
-        before = time.monotonic()
         writer.write(a_turn(2, "codex", "error", START, GZIP))
         second = json.loads(tail.stdout.readline())
-        assert time.monotonic() - before < 2
         assert [e["type"] for e in first] == [
             "session/start", "thread/start", "turn/start", "step/start", "step/attempt", "step/attempt",
             "turn/end",
@@ -366,7 +364,7 @@ def test_tail_in_words_of_one_turn(data: Path) -> None:
         [sys.executable, "-m", "proxy", "tail", "--turn", "trn_2", "--after", "0"], cwd=ROOT, env=clean(data),
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    with tail:
+    with running(tail):
         assert tail.stdout is not None
         lines = [tail.stdout.readline() for _ in range(5)]
         tail.kill()
@@ -381,7 +379,7 @@ def test_serve_says_where_it_is_and_ends_quietly_on_ctrl_c(tmp_path: Path) -> No
         [sys.executable, "-m", "proxy", "serve", "--json", *ports], cwd=ROOT, env=clean(tmp_path),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    with serve:
+    with running(serve):
         assert serve.stdout is not None
         assert serve.stderr is not None
         up = json.loads(serve.stdout.readline())
@@ -425,7 +423,7 @@ def test_a_log_may_come_through_a_pipe_and_a_directory_is_none(data: Path, tmp_p
     (tmp_path / "log.jsonl").write_bytes(log)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with subprocess.Popen(["cp", tmp_path / "log.jsonl", pipe]):
+    with running(subprocess.Popen(["cp", tmp_path / "log.jsonl", pipe])):
         piped = looptap(data, "--json", "replay", str(pipe))
     assert piped == looptap(data, "--json", "replay", str(tmp_path / "log.jsonl"))
     assert piped[0] == 0

@@ -15,6 +15,7 @@ import pytest
 from proxy.demo.agents import LAPTOP
 from proxy.demo.model import Stage
 from proxy.run import CannotStart, Gateway, child_environment, find_command, plan, run_child
+from tests.processes import running
 
 ROOT = Path(__file__).parents[1]
 URL = "http://127.0.0.1:4999"
@@ -106,7 +107,8 @@ async def test_a_script_without_interpreter_is_not_executable(tmp_path: Path) ->
 
 
 PARENT = """
-import asyncio, os, sys
+import asyncio, os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, under which tests may run, has it ignored
 from proxy.run import run_child
 sys.exit(asyncio.run(run_child(sys.argv[1], sys.argv[1:], dict(os.environ))))
 """
@@ -130,7 +132,7 @@ def test_signals_go_to_the_command_and_its_answer_counts(name: str) -> None:
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
         cwd=ROOT,
     )  # fmt: skip
-    with parent:
+    with running(parent):
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"ready\n"
         parent.send_signal(getattr(signal, name))
