@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 
 from proxy.cli import cli
 from proxy.model import Record
-from proxy.record import RecordWriter
-from proxy.terminal.report import Report, hazard
+from proxy.record import Reader, RecordWriter
+from proxy.terminal.report import TYPES, Report, hazard
 from proxy.testing import Failed, Play
 
 SECOND = 1_000_000_000
@@ -279,13 +280,41 @@ def many(turns: int, steps: int) -> Log:
     return log
 
 
-def test_ten_thousand_turns_take_seconds() -> None:
-    log = many(10_000, 6)
-    began = time.perf_counter()
-    tables = Report(0, log.records).tables()
-    assert time.perf_counter() - began < 15, "generous: a loaded machine"
-    assert (tables["turns"], tables["steps"]) == (10_000, 60_000)
-    assert tables["agents"][0]["failures"] == 1_000
+def test_what_is_told_in_runs_adds_up_to_what_is_told_one_by_one(tmp_path: Path) -> None:
+    log = many(200, 6)
+    writer = RecordWriter(tmp_path)
+    writer.write(log.records)
+    writer.close()
+    report = Report()
+    with Reader(tmp_path) as reader:
+        for run in reader.runs(TYPES):
+            report.take(*run)
+    tables = report.tables()
+    assert tables == Report(0, log.records).tables()
+    assert (tables["turns"], tables["steps"], tables["agents"][0]["failures"]) == (200, 1_200, 20)
+
+
+@pytest.mark.real  # writing them takes seconds
+def test_ten_thousand_turns_cost_little_more_than_reading_them(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path)
+    log = many(10_000, 6).records
+    for start in range(0, len(log), 5_000):
+        writer.write(log[start : start + 5_000])
+    writer.close()
+
+    def spent(what: Callable[[Any], object]) -> float:
+        with Reader(tmp_path) as reader:
+            began = time.process_time()
+            for run in reader.runs(TYPES):
+                what(run)
+            return time.process_time() - began
+
+    plain = min(spent(lambda run: None) for _ in range(3))
+    report = Report()
+    told = spent(lambda run: report.take(*run))
+    print(f"reading {plain:.2f} s, reporting {told:.2f} s of processor time")
+    assert report.tables()["turns"] == 10_000
+    assert told < 8 * plain
 
 
 # -- the command

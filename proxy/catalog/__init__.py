@@ -15,7 +15,7 @@ from proxy.catalog.readers import Readers
 from proxy.model import Record
 from proxy.money.forecast import growth_of
 from proxy.record import Ambiguous, BodyDamaged, NotRecorded, Reader, RecordMissing, event_json
-from proxy.terminal.report import Report
+from proxy.terminal.report import TYPES, Report
 from proxy.terminal.showing import Album
 
 Json = dict[str, Any]
@@ -81,8 +81,8 @@ class RecordCatalog:
         if not since_ns and last == self._told[0]:
             return self._told[1]
         with suppress(*_ABSENT), self._readers.one() as reader:
-            for _, record in reader.events():
-                report.add(record)
+            for run in reader.runs(TYPES):
+                report.take(*run)
         tables = report.tables()
         if not since_ns:
             self._told = (last, tables)

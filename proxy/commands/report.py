@@ -15,7 +15,7 @@ from proxy.commands.options import Common, common, note, out, out_json, terminal
 from proxy.commands.recorded import record_of
 from proxy.config.values import Duration
 from proxy.terminal.listing import Fold, table
-from proxy.terminal.report import Report
+from proxy.terminal.report import TYPES, Report
 from proxy.terminal.wording import UNKNOWN, count, inert, money
 from proxy.verdict import VERDICTS
 
@@ -73,8 +73,8 @@ def report_command(common: Common, since: int | None) -> None:
         if reader.last_seq() >= _TOLD_FROM and sys.stderr.isatty():
             note("reading the record...")
         report = Report(time.time_ns() - since if since is not None else 0)
-        for _, record in reader.events():
-            report.add(record)
+        for run in reader.runs(TYPES):
+            report.take(*run)
     tables = report.tables()
     if common.json:
         out_json(tables)

@@ -6,7 +6,7 @@ step 0 stands for "as in the event before"; but for the smallest, runs are compr
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -33,6 +33,8 @@ _PACK = zstandard.ZstdCompressor(level=1, write_checksum=False, dict_data=_DICT_
 _PACKED_1 = b"\x01"
 """First byte of a run packed with the first dictionary; plain JSON begins with a bracket."""
 _LARGEST_RUN = 64 << 20
+Told = tuple[int, str, str | None, Mapping[str, Any]]
+"""Time, type, step and data of one event of a run."""
 _INT64 = 1 << 63
 
 
@@ -74,13 +76,24 @@ def encode(run: list[Record]) -> tuple[int, bytes]:
     return mask, _PACKED_1 + _PACK.compress(text) if len(text) >= _PACK_FROM else text
 
 
-def decode(data: bytes, session: str | None, thread: str | None, turn: str | None) -> Iterator[Record]:
+def decode(data: bytes, session: str | None, thread: str | None, turn: str | None) -> list[Record]:
     """The records of a stored run."""
+    return [
+        Record(time_ns, kind, session, thread, turn, step, facts) for time_ns, kind, step, facts in rows(data)
+    ]
+
+
+def rows(data: bytes) -> list[Told]:
+    """A stored run as it is; each entry a list."""
     text = data if data[:1] == b"[" else _UNPACKER.zstd.decompress(data[1:], max_output_size=_LARGEST_RUN)
+    found: list[Any] = orjson.loads(text)
     step: str | None = None
-    for time_ns, kind, own_step, facts in orjson.loads(text):
-        step = step if own_step == 0 else own_step
-        yield Record(time_ns, kind, session, thread, turn, step, facts)
+    for row in found:
+        if row[2] == 0:
+            row[2] = step
+        else:
+            step = row[2]
+    return found
 
 
 def event_json(seq: int, record: Record) -> dict[str, Any]:

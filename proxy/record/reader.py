@@ -6,7 +6,7 @@ a session larger than memory can be written out.
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,18 @@ from proxy.complaint import Complaint
 from proxy.model import Record
 from proxy.record import heads, schema
 from proxy.record.bodies import Bodies, BodyDamaged
-from proxy.record.events import MAX_RUN, decode, event_json, kinds_mask
+from proxy.record.events import MAX_RUN, Told, event_json, kinds_mask
+from proxy.record.events import rows as stored
 from proxy.record.exchanges import StoredExchange, unpack_headers
 from proxy.record.lists import Lists, labels_of
 from proxy.record.names import Names
 
 _PAGE = 500
 _KINDS = {"ses": "session", "thr": "thread", "trn": "turn", "stp": "step", "exc": "exchange"}
+
+
+Run = tuple[str | None, str | None, str | None, Sequence[Told]]
+"""Session, thread and turn, and what was told of them together."""
 
 
 class NotRecorded(Complaint):
@@ -118,20 +123,36 @@ class Reader:
             values.append(kinds_mask(wanted))
         at, left = after_seq, limit
         while left is None or left > 0:
-            page = self._page(where, values, at)
-            if not page:
+            last, page = self._page(where, values, at, wanted)
+            if last <= at:
                 return
             for seq, record in page:
                 if seq <= at or (step is not None and record.step != step):
-                    continue
-                if wanted and record.type not in wanted:
                     continue
                 yield seq, record
                 if left is not None:
                     left -= 1
                     if left == 0:
                         return
-            at = max(at, page[-1][0])
+            at = last
+
+    def runs(self, types: Iterable[str]) -> Iterator[Run]:
+        """All events as they lie in the file, where a run holds any of these types: for who adds up many,
+        since a ``Record`` costs several times its JSON."""
+        at, mask = 0, kinds_mask(types)
+        while True:
+            with self._lock:
+                rows = self._connection.execute(
+                    "SELECT seq, session, thread, turn, data FROM events WHERE seq > ? AND kinds & ?"
+                    " ORDER BY seq LIMIT ?",
+                    (at, mask, _PAGE),
+                ).fetchall()
+                found = [(*map(self._names.id, row[1:4]), row[4]) for row in rows]
+            for session, thread, turn, data in found:
+                yield session, thread, turn, stored(data)
+            if not rows:
+                return
+            at = rows[-1][0]
 
     def last_seq(self) -> int:
         """The ``seq`` of the newest event; 0 before the first."""
@@ -152,29 +173,36 @@ class Reader:
                 (kinds_mask(wanted),),
             )
             for row in rows:
-                run = [(seq, r) for seq, r in self._decoded(row) if r.type in wanted]
-                found += [event_json(seq, record) for seq, record in reversed(run)]
+                found += [event_json(seq, record) for seq, record in reversed(self._decoded(row, wanted))]
                 if len(found) >= limit:
                     rows.close()
                     break
         return found[:limit]
 
-    def _page(self, where: list[str], values: list[Any], after: int) -> list[tuple[int, Record]]:
-        """The next rows that hold events after a ``seq``; a row may begin before it."""
+    def _page(
+        self, where: list[str], values: list[Any], after: int, wanted: frozenset[str]
+    ) -> tuple[int, list[tuple[int, Record]]]:
+        """What the next rows hold that have events after a ``seq``, and up to which they go (0: there are
+        none). A row may begin before it."""
         conditions = " AND ".join(["seq > ?", "seq + count - 1 > ?", *where])
         with self._lock:
             rows = self._connection.execute(
-                f"SELECT seq, session, thread, turn, data FROM events WHERE {conditions}"
+                f"SELECT seq, session, thread, turn, data, count FROM events WHERE {conditions}"
                 " ORDER BY seq LIMIT ?",
                 (after - MAX_RUN, after, *values, _PAGE),
             ).fetchall()
-            return [pair for row in rows for pair in self._decoded(row)]
+            last = rows[-1][0] + rows[-1][5] - 1 if rows else 0
+            return last, [pair for row in rows for pair in self._decoded(row, wanted)]
 
-    def _decoded(self, row: tuple[Any, ...]) -> Iterator[tuple[int, Record]]:
-        seq, session, thread, turn, data = row
-        return enumerate(
-            decode(data, self._names.id(session), self._names.id(thread), self._names.id(turn)), start=seq
-        )
+    def _decoded(self, row: tuple[Any, ...], wanted: frozenset[str]) -> list[tuple[int, Record]]:
+        """The events of a row by their ``seq``: those of the wanted types, or all where none is named."""
+        name = self._names.id
+        session, thread, turn = name(row[1]), name(row[2]), name(row[3])
+        return [
+            (seq, Record(time_ns, kind, session, thread, turn, step, data))
+            for seq, (time_ns, kind, step, data) in enumerate(stored(row[4]), start=row[0])
+            if not wanted or kind in wanted
+        ]
 
     def _where(
         self, session: str | None, thread: str | None, turn: str | None, step: str | None

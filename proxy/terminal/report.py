@@ -28,12 +28,20 @@ from proxy.model import Record, rfc3339
 from proxy.terminal.wording import decimal
 from proxy.verdict import VERDICTS, Agreement
 
+TYPES = (
+    "session/start", "thread/start", "turn/start", "turn/resume", "step/start", "step/attempt", "item",
+    "step/end", "turn/end", "finding",
+)  # fmt: skip
+"""What it is made of."""
 _QUALITIES = ("measured", "estimated", "assumed")
 _TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 _LEFT = frozenset({"completed", "interrupted", "superseded", "abandoned"})
 """Ends that are no failure."""
 _NO_FLAG = frozenset({"openai_chat", "openai_responses"})
 """Dialects in which a result has no mark for an error: only what is marked all the same is known."""
+
+
+_Told = tuple[int, str, str | None, Mapping[str, Any]]
 
 
 @dataclass(slots=True)
@@ -67,8 +75,8 @@ class Bill:
             self.quality = max(self.quality, _QUALITIES.index(quality))
         usage = attempt.get("usage") or {}
         for name in _TOKENS:
-            if isinstance(usage.get(name), int):
-                self.tokens[name] += usage[name]
+            if isinstance(number := usage.get(name), int):
+                self.tokens[name] += number
 
 
 @dataclass(slots=True)
@@ -122,57 +130,62 @@ class Report:
 
     def add(self, record: Record) -> None:
         """Take one record. What the report does not tell is passed over."""
-        kind, data = record.type, record.data
-        if kind == "session/start" and record.session is not None:
-            self._clients[record.session] = str(data.get("client") or "")
-        elif kind == "thread/start" and record.thread is not None:
-            keep = ("kind", "dialect", "parent_turn")
-            self._threads[record.thread] = {name: data[name] for name in keep if data.get(name)}
-        elif record.turn is not None and record.turn not in self._old:
-            turn = self._turn(record)
-            if turn is not None:
-                self._of_turn(turn, record)
+        told = (record.time_ns, record.type, record.step, record.data)
+        self.take(record.session, record.thread, record.turn, (told,))
 
-    def _turn(self, record: Record) -> _Turn | None:
-        assert record.turn is not None
-        turn = self._turns.get(record.turn)
+    def take(
+        self, session: str | None, thread: str | None, turn: str | None, events: Iterable[_Told]
+    ) -> None:
+        """Take what is told together of one turn: time, type, step and data of each event."""
         if turn is None:
-            if record.time_ns < self.since_ns:
-                self._old.add(record.turn)
-                return None
-            turn = _Turn(record.time_ns, record.thread or "", record.session or "")
-            self._turns[record.turn] = turn
-        return turn
+            for _, kind, _, data in events:
+                if kind == "session/start" and session is not None:
+                    self._clients[session] = str(data.get("client") or "")
+                elif kind == "thread/start" and thread is not None:
+                    keep = ("kind", "dialect", "parent_turn")
+                    self._threads[thread] = {name: data[name] for name in keep if data.get(name)}
+        elif turn not in self._old:
+            state = self._turns.get(turn)
+            for time_ns, kind, step, data in events:
+                if state is None:
+                    if time_ns < self.since_ns:
+                        self._old.add(turn)
+                        return
+                    state = self._turns[turn] = _Turn(time_ns, thread or "", session or "")
+                self._of_turn(state, kind, step or "", data)
 
-    def _of_turn(self, turn: _Turn, record: Record) -> None:
-        data = record.data
-        for policy, verdict in self._agreement.take(record.type, data):
-            self._verdicts.setdefault(policy, Counter())[verdict] += 1
-        match record.type:
+    def _of_turn(self, turn: _Turn, kind: str, step: str, data: Mapping[str, Any]) -> None:
+        match kind:
             case "item":
-                if data.get("kind") == "tool_result" and data.get("direction") == "in" and record.step:
+                if data.get("kind") == "tool_result" and data.get("direction") == "in" and step:
                     found = (data.get("call_id"), data.get("tool"), bool(data.get("is_error")))
-                    self._results.setdefault(record.step, []).append(found)
+                    self._results.setdefault(step, []).append(found)
             case "step/start":
                 turn.steps += 1
             case "step/attempt":
                 turn.own.take(data)
                 if data.get("outcome") == "complete" and data.get("model"):
                     turn.models[str(data["model"])] += 1
+                self._compare(kind, data)
             case "step/end":
-                self._calls(turn, record)
+                self._calls(turn, step, data)
             case "turn/resume":
                 turn.open, turn.cause = True, None
             case "turn/end":
                 turn.open, turn.cause = False, data.get("cause")
             case "finding":
+                self._compare(kind, data)
                 self._finding(turn, data)
 
-    def _calls(self, turn: _Turn, record: Record) -> None:
+    def _compare(self, kind: str, data: Mapping[str, Any]) -> None:
+        for policy, verdict in self._agreement.take(kind, data):
+            self._verdicts.setdefault(policy, Counter())[verdict] += 1
+
+    def _calls(self, turn: _Turn, step: str, data: Mapping[str, Any]) -> None:
         """The calls of a step that is over, with their results."""
-        results = self._results.pop(record.step or "", [])
+        results = self._results.pop(step, [])
         telling = self._threads.get(turn.thread, {}).get("dialect") not in _NO_FLAG
-        for call in record.data.get("tool_calls", ()):
+        for call in data.get("tool_calls", ()):
             name = str(call.get("name") or "")
             tool = self._tools.setdefault(name, _Tool())
             tool.calls += 1
