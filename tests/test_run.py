@@ -114,13 +114,10 @@ sys.exit(asyncio.run(run_child(sys.argv[1], sys.argv[1:], dict(os.environ))))
 """
 CHILD = """
 import signal, sys
-got = []
-for name in sys.argv[1:]:
-    signal.signal(getattr(signal, name), lambda number, frame: got.append(number))
+wanted = [getattr(signal, name) for name in sys.argv[1:]]
+signal.pthread_sigmask(signal.SIG_BLOCK, wanted)  # one that comes before anybody waits for it stays
 print("ready", flush=True)
-while not got:
-    signal.pause()
-print(signal.Signals(got[0]).name, flush=True)
+print(signal.Signals(signal.sigwait(wanted)).name, flush=True)
 sys.exit(5)
 """
 
