@@ -60,6 +60,8 @@ back at every statement and every compression: at Python's own 5 ms, and still a
 behind a saturated core until its queue is full and bodies and events are lost."""
 _KEEP_S = 2.0
 """How long a request may wait for its thread to be stored with what is new in it."""
+_TRY_S = 2.0
+"""How long a start waits to know whether it can record."""
 _WATCH_S = 1.0
 _FLUSH_S = 5.0
 """How long exporters may take to send what they have, at the end."""
@@ -75,6 +77,11 @@ class Running:
     admin_url: str
     """With the token in it, as it is printed."""
     parts: "_Parts"
+
+    @property
+    def record_away(self) -> str | None:
+        """Why nothing is recorded at the moment; None: it is."""
+        return self.parts.outbox.readings().away
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Stop accepting, let streams end, write what is queued."""
@@ -200,9 +207,10 @@ class _Parts:
         await self.treasury.start(self.server.shell)
         listen, admin_address = self.settings.listen, self.settings.admin
         host, port = await self.server.start(listen.host, listen.port)
-        self.outbox.start()
+        tried = asyncio.wrap_future(self.outbox.start())
         self._spawn("exporters", self.outbox.export())
         self._spawn("pulse", self._beat())
+        await asyncio.wait({tried}, timeout=_TRY_S)
         admin_host, admin_port, token = await self._start_admin(admin_address.host, admin_address.port)
         return Running(_url(host, port), f"{_url(admin_host, admin_port)}/?token={token}", self)
 

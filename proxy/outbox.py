@@ -193,10 +193,15 @@ class Outbox:
 
     # -- life
 
-    def start(self) -> None:
-        """Begin to write. Exporters begin with ``export``."""
+    def start(self) -> "Future[None]":
+        """Begin to write; done when ``readings`` know whether anything can be written. Exporters begin with
+        ``export``."""
         if self._drain is not None:
             self._drain.start()
+            return self._drain.tried
+        tried: Future[None] = Future()
+        tried.set_result(None)
+        return tried
 
     async def export(self) -> None:
         """Feed the exporters until ``stop_exporting``; run by a task that the app owns."""
@@ -252,6 +257,8 @@ class _Drain:
         self.away: str | None = None
         self.bad = _Bad()
         self.running = False
+        self.tried: Future[None] = Future()
+        self.tried.set_running_or_notify_cancel()  # who stops waiting for it must not cancel it
         self._outbox = outbox
         self._writer = writer
         self._thread = threading.Thread(target=self._run, name="looptap-record", daemon=True)
@@ -285,6 +292,8 @@ class _Drain:
 
     def _run(self) -> None:
         pause = self._outbox._batch_s
+        self._try()
+        self.tried.set_result(None)
         while True:
             self.wake.wait(pause)
             self.wake.clear()
@@ -317,7 +326,20 @@ class _Drain:
                 enough = BATCH_ENTRIES
         if not outbox._queue:
             self._clear_at = time.monotonic()
+        if self.away is not None and time.monotonic() >= self._next_try:
+            self._try()
         return self._tidy()
+
+    def _try(self) -> None:
+        """Write nothing, to know whether something could be written."""
+        try:
+            self._writer.write(())
+        except RecordAway as error:
+            self._put_off(error)
+        except Exception as error:  # noqa: BLE001 - what is wrong with it, the first batch will tell
+            self.errors[type(error).__name__] += 1
+        else:
+            self._back()
 
     def _take(self) -> None:
         queue, batch = self._outbox._queue, self._batch
@@ -363,6 +385,9 @@ class _Drain:
         if gap is not None:
             self.bad.told_bodies += gap.data["lost_bodies"]
             self.bad.told_events += gap.data["lost_events"]
+        self._back()
+
+    def _back(self) -> None:
         if self.away is not None:
             self.away, self._tries, self._next_try = None, 0, 0.0
             self._outbox._warn("the record can be written again")

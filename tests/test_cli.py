@@ -408,6 +408,9 @@ def test_serve_names_settings_for_clients_and_what_is_enforced() -> None:
         "admin: http://127.0.0.1:4041/?token=t",
     ):
         assert line in text
+    away = "\n".join(welcome(settings, "http://127.0.0.1:4040", "http://127.0.0.1:4041", "the disk is full"))
+    assert "does NOT record, and tries again: the disk is full" in away
+    assert "records bodies" not in away
 
 
 @pytest.mark.parametrize("arguments", [(), ("keys",)])

@@ -29,6 +29,8 @@ class Writer:
         self.closed = False
 
     def write(self, batch: Sequence[Entry]) -> None:
+        if not batch and self.away is None:
+            return  # it is only asked whether it could
         self.offers += 1
         self.offered.set()
         assert self.gate.wait(30)
@@ -164,6 +166,24 @@ def test_PERF_08_a_record_that_is_away_warns_once_tries_again_and_loses_nothing_
     assert len(said) == 2
     assert "disk is full" in said[0]
     assert "again" in said[1]
+
+
+def test_PERF_08_whether_it_can_be_written_is_known_from_the_start_and_without_traffic() -> None:
+    writer, said = Writer(), []
+    writer.away = RecordAway("readonly", "it may not be written")
+    outbox = Outbox(writer, warn=said.append, batch_s=0.001)
+    outbox.start().result(20)
+    assert outbox.readings().away == "it may not be written"
+    writer.away = None
+    for _ in range(4_000):
+        if outbox.readings().away is None:
+            break
+        threading.Event().wait(0.005)
+    assert [line.partition(":")[0] for line in said] == [
+        "the record cannot be written", "the record can be written again",
+    ]  # fmt: skip
+    assert outbox.close()
+    assert Outbox(None).start().done()
 
 
 def test_a_batch_that_cannot_be_encoded_is_dropped_and_the_rest_goes_on() -> None:

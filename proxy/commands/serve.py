@@ -33,11 +33,12 @@ def serve_command(common: Common, listen: str | None, admin: str | None, urls: t
                 {
                     "data_url": running.data_url,
                     "admin_url": running.admin_url,
+                    "record": running.record_away or "ok",
                     "says": list(explain(settings)),
                 }
             )
         else:
-            for line in welcome(settings, running.data_url, running.admin_url):
+            for line in welcome(settings, running.data_url, running.admin_url, running.record_away):
                 click.echo(line)
 
     if probe.enforces(settings):
