@@ -1,5 +1,6 @@
 """The commands as people and scripts use them: output, exit codes, pipes, one-line errors."""
 
+import io
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.cli import COMMANDS, cli
+from proxy.commands.options import written_whole
 from proxy.config import load
 from proxy.model import CaptureEnd, CaptureStart, Record
 from proxy.record import RecordWriter
@@ -433,3 +435,26 @@ def test_a_log_may_come_through_a_pipe_and_a_directory_is_none(data: Path, tmp_p
     code, _, said = looptap(data, "replay", str(tmp_path))
     assert code == 1
     assert "is a directory" in said
+
+
+class Sip(io.RawIOBase):
+    """A pipe that takes a part of what it is given, as a pipe may."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.taken += bytes(data[:7])
+        return len(data[:7])
+
+
+def test_without_a_buffer_of_pythons_all_is_written_all_the_same() -> None:
+    sip = Sip()
+    stream = written_whole(io.TextIOWrapper(sip, write_through=True))
+    stream.write("one line that is long\n")
+    stream.buffer.write(b"bytes of more than seven")
+    stream.flush()
+    assert sip.taken == b"one line that is long\nbytes of more than seven"

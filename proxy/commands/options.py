@@ -5,13 +5,14 @@ Failures are one line on stderr that says what to do: 1 for a command that faile
 or configuration. A traceback is shown only to those who ask (``LOOPTAP_DEBUG=1``).
 """
 
+import io
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
 import orjson
@@ -136,6 +137,7 @@ class Commands(click.Group):
 
 def run(command: click.Command, arguments: list[str] | None) -> NoReturn:
     """Run the command line and end the process with its exit code."""
+    sys.stdout, sys.stderr = written_whole(sys.stdout), written_whole(sys.stderr)
     try:
         code = command.main(arguments, prog_name="looptap", standalone_mode=False)
         sys.stdout.flush()
@@ -162,6 +164,17 @@ def run(command: click.Command, arguments: list[str] | None) -> NoReturn:
             traceback.print_exc()
         code = _fail(f"internal error: {type(error).__name__}: {error} (LOOPTAP_DEBUG=1 shows where)", FAILED)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def written_whole(stream: TextIO) -> TextIO:
+    """The same stream, with a buffer where Python was told to have none (``PYTHONUNBUFFERED``).
+
+    Without one a write to a pipe may take a part of the text, and nobody writes the rest.
+    """
+    if not isinstance(stream, io.TextIOWrapper) or not isinstance(stream.buffer, io.RawIOBase):
+        return stream
+    encoding, errors = stream.encoding, stream.errors
+    return io.TextIOWrapper(io.BufferedWriter(stream.detach()), encoding, errors, line_buffering=True)
 
 
 def _usage(error: click.UsageError) -> str:

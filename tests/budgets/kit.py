@@ -30,7 +30,7 @@ USAGE = {"input_tokens": 100, "output_tokens": 10}
 PRICES = [{"model": "acme-*", "input": 3, "output": 15}]
 COST = "0.00045"
 """What one plain answer costs: 100 × 3 + 10 × 15 millionths."""
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class Model(ThreadingHTTPServer):
