@@ -21,8 +21,9 @@ help:  ## list the targets
 run: $(VENV)/run.stamp  ## start the proxy on 127.0.0.1:4040 (ARGS="--upstream NAME=URL")
 	@exec $(BIN)/looptap serve $(ARGS)
 
+# Compiled code is kept, whatever the environment says: the tests start Looptap some hundred times.
 test: $(VENV)/dev.stamp  ## run the tests (ARGS="-k word" narrows them)
-	@$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
 
 check: format lint types contracts test  ## everything that must hold before a change goes in
 
