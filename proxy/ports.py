@@ -54,6 +54,11 @@ class ResponseDecoder(Protocol):
         """Take decoded body bytes (content encoding undone). Never raises on odd content."""
         ...
 
+    @property
+    def whole(self) -> bool:
+        """What was fed so far is all of the reply, whatever may still be sent behind it."""
+        ...
+
     def finish(self) -> Outcome:
         """The reply as far as it came; safe to call once, at any moment."""
         ...

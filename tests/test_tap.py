@@ -32,6 +32,10 @@ class Failing:
             raise ZeroDivisionError("a bug")
         return ()
 
+    @property
+    def whole(self) -> bool:
+        return False
+
     def finish(self) -> Outcome:
         raise ZeroDivisionError("a bug")
 
@@ -47,6 +51,10 @@ class Counting:
         self.bytes += len(data)
         self.items.append(Item("text", "assistant", str(len(data))))
         return [Event("item", self.items[-1])]
+
+    @property
+    def whole(self) -> bool:
+        return False
 
     def finish(self) -> Outcome:
         return Outcome(items=(*self.items, Item("text", "assistant", "cut")), stop_reason="x")

@@ -57,6 +57,14 @@ class Heard:
             return ()
         return self._read_along(tap)
 
+    def is_whole(self) -> bool:
+        """All of the reply has come; what may still be missing is the end of its connection."""
+        tap = self._tap
+        if tap is None:
+            return False
+        self._read_along(tap)
+        return tap.whole
+
     def _read_along(self, tap: Tap) -> list[Event]:
         """Show the tap what has come since it looked last."""
         unread, self._unread = self._unread, []

@@ -302,6 +302,11 @@ class Opened:
 
     # -- a reply that must not go on
 
+    @property
+    def is_told(self) -> bool:
+        """Its client has the whole reply already: there is nothing left to cut."""
+        return self._heard.is_whole()
+
     def cut(self, why: Terminal) -> None:
         """End the reply that is under way; the first reason counts."""
         if self.ended_by is None and self._dialect is not None:

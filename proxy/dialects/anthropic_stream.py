@@ -86,6 +86,11 @@ class AnthropicDecoder:
             self._frame(raw)
         return self._events
 
+    @property
+    def whole(self) -> bool:
+        """``message_stop`` has come."""
+        return self._stopped
+
     def finish(self) -> Outcome:
         """The reply as far as it came."""
         for _, raw in self._framing.finish():

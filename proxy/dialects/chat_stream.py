@@ -50,9 +50,9 @@ class ChatDecoder:
     """One reply of ``choices[0]``; further choices only count through the usage."""
 
     __slots__ = (
-        "_audio", "_begun", "_by_index", "_calls", "_chars", "_details", "_error", "_extra", "_field",
-        "_framing", "_last", "_listed", "_model", "_parts", "_plain", "_refusal", "_response_id", "_status",
-        "_stop", "_text", "_told", "_usage", "_whole",
+        "_audio", "_begun", "_by_index", "_calls", "_chars", "_details", "_done", "_error", "_extra",
+        "_field", "_framing", "_last", "_listed", "_model", "_others", "_parts", "_plain", "_refusal",
+        "_response_id", "_status", "_stop", "_text", "_told", "_usage", "_whole",
     )  # fmt: skip
 
     def __init__(self, status: int) -> None:
@@ -78,6 +78,10 @@ class ChatDecoder:
         self._begun = 0
         """Items that have begun."""
         self._whole = False
+        self._others = False
+        """Further choices come beside the first."""
+        self._done = False
+        """The end mark has come."""
         self._chars = 0
         self._told: list[Item] = []
         """Items announced as complete, in their order."""
@@ -93,6 +97,11 @@ class ChatDecoder:
         for frame in frames:
             self._frame(frame, events)
         return events
+
+    @property
+    def whole(self) -> bool:
+        """The one choice has come to its end, or all of them and the end mark."""
+        return self._done or (self._whole and not self._others)
 
     def finish(self) -> Outcome:
         """The reply as far as it came."""
@@ -143,15 +152,19 @@ class ChatDecoder:
             chunk = orjson.loads(data)
         except ValueError:
             if data[:6] == b"[DONE]":
-                self._whole = True
+                self._whole = self._done = True
                 self._announce(events, done=True)
             return
         if type(chunk) is not dict:
             return
         choices = chunk.get("choices")
-        choice: Any = choices[0] if type(choices) is list and choices else None
-        if choice is not None and (type(choice) is not dict or choice.get("index", 0) != 0):
-            choice = _first_choice(choices)
+        listed: list[Any] = choices if type(choices) is list else []
+        choice: Any = listed[0] if listed else None
+        if choice is not None and (
+            len(listed) > 1 or type(choice) is not dict or choice.get("index", 0) != 0
+        ):
+            choice = _first_choice(listed)
+            self._others = self._others or len(listed) > 1 or choice is None
         if choice is not None:
             delta = choice.get("delta")
             if type(delta) is dict:

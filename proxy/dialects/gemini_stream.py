@@ -38,7 +38,7 @@ class GeminiDecoder:
     """Reads the reply to one ``:generateContent`` or ``:streamGenerateContent`` request."""
 
     __slots__ = (
-        "_chars", "_elements", "_error", "_extra", "_framing", "_id", "_items", "_model", "_parts",
+        "_chars", "_elements", "_error", "_extra", "_framing", "_id", "_items", "_model", "_others", "_parts",
         "_reader", "_seen", "_status", "_stop", "_usage",
     )  # fmt: skip
 
@@ -53,6 +53,8 @@ class GeminiDecoder:
         self._seen = False
         """A chunk that says something has come."""
         self._stop: str | None = None
+        self._others = False
+        """Further candidates come beside the first."""
         self._model: str | None = None
         self._id: str | None = None
         self._usage: dict[str, Any] = {}
@@ -79,6 +81,11 @@ class GeminiDecoder:
         for raw in chunks:
             self._chunk(load(raw), events)
         return events
+
+    @property
+    def whole(self) -> bool:
+        """The one candidate has come to its end."""
+        return self._stop is not None and not self._others
 
     def finish(self) -> Outcome:
         """The reply as far as it came."""
@@ -125,7 +132,10 @@ class GeminiDecoder:
         if isinstance(usage, dict):
             self._usage.update(usage)
             events.append(_USAGE)
-        candidate = _first(chunk.get("candidates"))
+        candidates = chunk.get("candidates")
+        candidate = _first(candidates)
+        if isinstance(candidates, list) and (len(candidates) > 1 or (candidates and candidate is None)):
+            self._others = True
         if candidate is not None:
             self._candidate(candidate, events)
 

@@ -107,6 +107,11 @@ class ResponsesDecoder:
             self._frame(frame, events)
         return events
 
+    @property
+    def whole(self) -> bool:
+        """A final event has come."""
+        return self._whole
+
     def finish(self) -> Outcome:
         """The reply as far as it came."""
         for frame in self._framing.finish():

@@ -311,8 +311,10 @@ class Purse:
     # -- after it
 
     async def _cut_in_time(self, tab: "_Tab", clocks: Sequence[Claim], names: Sequence[str]) -> None:
-        """End the reply when its time is up."""
+        """End the reply when its time is up, unless all of it has come by then."""
         reached = await time_up(self.ledger, clocks, names)
+        if tab.opened.is_told:
+            return
         why = self.rules.refusal(reached, now_ns=time.time_ns())
         self.book.refused(tab.exchange, tab.opened, why, "cut")
         tab.opened.cut(why)

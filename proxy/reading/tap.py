@@ -74,6 +74,11 @@ class Tap:
             self._stop(str(problem))
         return events
 
+    @property
+    def whole(self) -> bool:
+        """All of the reply has been read, though its connection may go on."""
+        return self._decoder is not None and self._decoder.whole
+
     def finish(self) -> Outcome:
         """The reply as far as it came and was understood; the same value at every call."""
         if self._outcome is None:

@@ -1,0 +1,85 @@
+"""A purse without a server: real core, real budgets, the model ledger, and no socket.
+
+Lets a test read as requests and what became of them. ``House.ask`` is one exchange as the live shell
+takes it: asked for again, read, held or refused.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from policies.budgets import Budget, Budgets
+from proxy.config import Settings
+from proxy.core import Opened
+from proxy.dialects import speaker
+from proxy.model import Exchange, Head, Identity, Record, Upstream
+from proxy.money.purse import Posture, Purse
+from proxy.money.treasury import budgets_of
+from proxy.pricing import Pricing
+from proxy.replay import Replay
+from proxy.stores.ledger_memory import MemoryLedger
+from proxy.verdict import Reply
+
+UPSTREAMS = {
+    "anthropic": Upstream("anthropic", "http://127.0.0.1:9", "anthropic"),
+    "openai": Upstream("openai", "http://127.0.0.1:9/v1", "openai"),
+    "gemini": Upstream("gemini", "http://127.0.0.1:9", "gemini"),
+}
+
+
+def budgets(*told: Mapping[str, Any] | Budget) -> Budgets:
+    """Budgets as a configuration writes them, or in whole units."""
+    written = budgets_of(Settings.model_validate({"budgets": [b for b in told if not isinstance(b, Budget)]}))
+    return Budgets([*written.by_name.values(), *(one for one in told if isinstance(one, Budget))])
+
+
+class House:
+    """One process, as far as it thinks and holds."""
+
+    def __init__(self, *told: Mapping[str, Any] | Budget, posture: Posture | None = None) -> None:
+        self.records: list[Record] = []
+        self.lines: list[str] = []
+        self.opened = 0
+        """Requests that took the whole way."""
+        prices = Pricing()
+        self.replay = Replay(prices=prices, on_record=self.records.append)
+        self.core = self.replay.core
+        self.core.reserves = True
+        self.ledger = MemoryLedger()
+        self.purse = Purse(
+            self.ledger, budgets(*told), prices, self.core.sink, speaker, self.core.tracker.remember,
+            posture or Posture(), self.lines.append, self.core.stranger,
+        )  # fmt: skip
+        self._number = 0
+
+    def exchange(
+        self, target: str, headers: Sequence[tuple[bytes, bytes]] = (), identity: Identity | None = None
+    ) -> Exchange:
+        name, _, path = target.strip("/").partition("/")
+        self._number += 1
+        path = "/" + path
+        upstream = UPSTREAMS[name]
+        head = Head("POST", path, ((b"content-type", b"application/json"), *headers))
+        inner = path.removeprefix("/v1") if name == "openai" else path
+        return Exchange(
+            f"exc_{self._number:020}", self._number, head, upstream, inner.partition("?")[0],
+            1_800_000_000_000_000_000 + self._number, identity or Identity(),
+        )  # fmt: skip
+
+    async def ask(self, target: str, body: bytes | Mapping[str, Any], **more: Any) -> "Opened | Reply":
+        """One request: what was opened for it, or the answer that it got without."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        exchange = self.exchange(target, **more)
+        again = await self.purse.again(exchange, data)
+        if again is not None:
+            return again
+        self.opened += 1
+        opened = self.core.open(exchange, data, exchange.arrived_ns)
+        await self.purse.admit(exchange, opened)
+        if opened.refusal is not None:
+            opened.close("refused", exchange.arrived_ns)
+        return opened
+
+    def told(self, kind: str) -> list[Mapping[str, Any]]:
+        """What was recorded of one kind."""
+        return [one.data for one in self.records if one.type == kind]
