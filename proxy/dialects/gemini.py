@@ -68,6 +68,8 @@ class Gemini:
         options = {name: get(fields, name) for name in _OPTIONS if get(fields, name) is not None}
         if _SSE.search(head.target):
             options["alt"] = "sse"
+        if (wanted := get(config, "candidateCount")) is not None:
+            options["n"] = wanted  # as elsewhere: each of them may be as long as the limit lets it
         return ModelRequest(
             dialect="gemini",
             operation=operation,

@@ -22,7 +22,7 @@ def asked(request: ModelRequest) -> dict[str, Any]:
         "top_p": _number(options.get("top_p", config.get("topP"))),
         "top_k": _number(options.get("top_k", config.get("topK"))),
         "seed": _number(options.get("seed", config.get("seed"))),
-        "choices": _number(options.get("n", config.get("candidateCount"))),
+        "choices": _number(options.get("n")),
         "effort": _effort(options, config),
         "thinking_budget": _number(
             _inner(options, "thinking").get(

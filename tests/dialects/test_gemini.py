@@ -13,6 +13,7 @@ from proxy.dialects.elements import Elements
 from proxy.dialects.gemini import Gemini
 from proxy.model import Event, Head, Item, ModelRequest, Outcome, ProviderError
 from proxy.ports import Unreadable
+from proxy.pricing import output_bound
 from proxy.verdict import Edit, Reply, Terminal
 
 DIALECT = Gemini()
@@ -210,6 +211,13 @@ def test_routes(path: str, operation: str, stream: bool) -> None:
 def test_other_verbs_are_no_model_calls(verb: str) -> None:
     with pytest.raises(Unreadable):
         read(BODY, f"/v1beta/models/gemini-3-pro:{verb}")
+
+
+@pytest.mark.parametrize("spelled", ["candidateCount", "candidate_count"])
+def test_several_candidates_are_bounded_each_by_the_limit(spelled: str) -> None:
+    config = {"maxOutputTokens": 100, spelled: 4}
+    asked = read({"contents": [user({"text": "hi"})], "generationConfig": config})
+    assert output_bound(asked, None) == 400
 
 
 def test_a_request_without_contents_is_unreadable() -> None:
