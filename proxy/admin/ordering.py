@@ -31,7 +31,7 @@ class Ordering:
                   "Refuse what a turn, thread, session or key asks from now on; `lift` lets it go on",
                   {JSON: shapes.STOPPED}, takes=shapes.STOP, fails=(404, 413, 415, 503)),
             Route("POST", "/api/v1/topup", self.topup, "Raise a limit in its current window",
-                  {JSON: shapes.COUNTER}, takes=shapes.TOPUP, fails=(404, 413, 415, 503)),
+                  {JSON: shapes.TOPPED_UP}, takes=shapes.TOPUP, fails=(404, 413, 415, 503)),
         ]  # fmt: skip
 
     async def budgets(self, request: web.Request) -> web.Response:

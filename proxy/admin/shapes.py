@@ -110,10 +110,14 @@ _CHANGE = _object(
     path=_TEXT, how={"enum": ["dropped", "changed", "added"]}, kind=_TEXT, before=_TEXT, after=_TEXT
 )
 _CHANGES = _object(step=_TEXT, previous=_maybe(_TEXT), changes=many(_CHANGE))
-_COUNTER = _object(
-    name=_TEXT, scope=_TEXT, subject=_TEXT, window=_TEXT, dimension=_TEXT, limit=_AMOUNT, used=_AMOUNT,
-    reserved=_AMOUNT, resets_at={"type": ["string", "null"], "format": "date-time"},
-)  # fmt: skip
+_FACTS: dict[str, Json] = {
+    **dict.fromkeys(("name", "scope", "subject", "window", "dimension"), _TEXT),
+    **dict.fromkeys(("limit", "used", "reserved"), _AMOUNT),
+    "resets_at": {"type": ["string", "null"], "format": "date-time"},
+}
+_COUNTER = _object(**_FACTS)
+TOPPED_UP = _object({"note": _TEXT}, **_FACTS)
+"""``note``: what is odd about a top-up that was carried out all the same."""
 _SPENDER = _object(name=_maybe(_TEXT), turns=_WHOLE, steps=_WHOLE, cost_usd=_MONEY, cost_quality=_QUALITY)
 _REPORT = _object(
     {"since": _TIME},

@@ -110,13 +110,16 @@ class Operator:
     async def topup(
         self, name: str, add: str, *, subject: str | None = None, dimension: str | None = None
     ) -> dict[str, Any]:
-        """Raise a limit in its current window; the counter afterwards."""
-        return (await self.raised(name, add, subject=subject, dimension=dimension)).public()
+        """Raise a limit in its current window; the counter afterwards, and a ``note`` of what is odd."""
+        odd: list[str] = []
+        told = Operator(self._settings, self._ledger, odd.append)
+        counter = (await told.raised(name, add, subject=subject, dimension=dimension)).public()
+        return {**counter, "note": "; ".join(odd)} if odd else counter
 
     async def raised(
         self, name: str, add: str, *, subject: str | None = None, dimension: str | None = None
     ) -> Balance:
-        """The same as a value."""
+        """The counter as a value; what is odd goes to ``note``."""
         budget = self._budgets.get(name)
         if budget is None:
             known = ", ".join(sorted(self._budgets)) or "none is configured"
@@ -133,7 +136,13 @@ class Operator:
         live = [one.subject for one in balances if (one.name, one.dimension) == (budget.name, dimension)]
         if given is not None:
             seen = {one.subject for one in balances if one.scope == budget.scope}
-            return given if given in seen else await self._named(budget.scope, given, live)
+            whole = given if given in seen else await self._named(budget.scope, given, live)
+            if whole not in live:
+                self._note(
+                    f"budget {budget.name!r} has counted no request of {budget.scope} {whole!r} in this "
+                    "window: the limit is raised all the same, for when one comes"
+                )
+            return whole
         if len(live) == 1:
             return live[0]
         if not live:
@@ -158,9 +167,6 @@ class Operator:
                 raise OrderRefused(
                     f"{given!r} can be no label: at most {MAX_LABEL_CHARS} printable characters"
                 )
-            self._note(
-                f"no request of {scope} {given!r} was counted in this window; it begins with this limit"
-            )
             return given
         known = await self._configured(scope)
         if given in known:

@@ -115,12 +115,16 @@ async def test_a_top_up_may_come_before_the_first_request(
     tmp_path: Path, scope: str, subject: str, whole: str | None
 ) -> None:
     notes: list[str] = []
-    operator = Operator(settings(tmp_path, scope), MemoryLedger(), notes.append)
+    operator = Operator(settings(tmp_path, scope), MemoryLedger())
     record(tmp_path, session="ses_" + "1" * 20)
-    assert (await operator.topup("cap", "1", subject=subject))["subject"] == (whole or subject)
-    assert len(notes) == (scope in ("model", "label:env"))
-    await operator.topup("cap", "1", subject=subject)
-    assert len(notes) == (scope in ("model", "label:env"))
+    told = await operator.topup("cap", "1", subject=subject)
+    assert (told["subject"], told["limit"]) == (whole or subject, 3)
+    assert f"has counted no request of {scope} " in told["note"]
+    assert "note" not in await operator.topup("cap", "1", subject=subject)
+    await Operator(settings(tmp_path, scope), MemoryLedger(), notes.append).raised(
+        "cap", "1", subject=subject
+    )
+    assert notes == [told["note"]]
 
 
 @pytest.mark.parametrize(

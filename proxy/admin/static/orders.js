@@ -22,7 +22,7 @@ export function askTopup(counter, done) {
     field("add", `Raise the limit by (${unit})`, { required: true, autofocus: true, inputmode: "decimal" }),
   ], async (form) => {
     const made = await post("topup", { budget: counter.name, subject: counter.subject, dimension: counter.dimension, add: String(form.get("add")).trim() });
-    tell(`The limit is now ${amount(made.dimension, made.limit)}`);
+    tell(`The limit is now ${amount(made.dimension, made.limit)}${made.note ? `; ${line(made.note, 200)}` : ""}`);
     done();
   }, "Raise the limit");
 }
