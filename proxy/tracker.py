@@ -57,6 +57,7 @@ from proxy.tracking.placing import (
 )
 from proxy.tracking.threads import Call, Step, Thread, Turn, said
 from proxy.tracking.turns import (
+    JOINS_REFUSED_NS,
     Move,
     delta_of,
     ending,
@@ -429,6 +430,24 @@ class Tracker(Course):
             return False
         match = search(scope, request, ask_of(scope, request), now_ns)
         return match.relation == "new" and task_of(scope, request) is None
+
+    def refused_turn(self, exchange: Exchange, request: ModelRequest, now_ns: int) -> Turn | None:
+        """The turn that a request would go on with, where all that it tried lately was refused.
+
+        Only for a part of the time in which it would join that turn, so that one refusal is recorded often
+        enough for the next request to join, too.
+        """
+        scope = self.shelf.scopes.get(exchange.identity.scope)
+        if scope is None or asks_to_compact(request):
+            return None
+        match = search(scope, request, ask_of(scope, request), now_ns)
+        thread = match.thread
+        if thread is None or thread.kind == "side" or match.relation not in ("attempt", "continue"):
+            return None
+        turn, last, since_ns = thread.turn, thread.last, since_refusal(thread, now_ns)
+        if turn is None or turn.open or last is None or last.started or last.turn is not turn:
+            return None
+        return turn if since_ns is not None and since_ns <= JOINS_REFUSED_NS // 4 else None
 
     # -- heads that instances share
 

@@ -5,7 +5,10 @@ takes it: asked for again, read, held or refused.
 """
 
 import json
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from policies.budgets import Budget, Budgets
@@ -14,11 +17,11 @@ from proxy.core import Opened
 from proxy.dialects import speaker
 from proxy.model import Exchange, Head, Identity, Record, Upstream
 from proxy.money.purse import Posture, Purse
-from proxy.money.treasury import budgets_of
+from proxy.money.treasury import budgets_of, counter_of
 from proxy.pricing import Pricing
 from proxy.replay import Replay
 from proxy.stores.ledger_memory import MemoryLedger
-from proxy.verdict import Reply
+from proxy.verdict import Balance, Claim, Reply, to_nano
 
 UPSTREAMS = {
     "anthropic": Upstream("anthropic", "http://127.0.0.1:9", "anthropic"),
@@ -48,7 +51,7 @@ class House:
         self.ledger = MemoryLedger()
         self.purse = Purse(
             self.ledger, budgets(*told), prices, self.core.sink, speaker, self.core.tracker.remember,
-            posture or Posture(), self.lines.append, self.core.stranger,
+            posture or Posture(), self.lines.append, self.core.glance,
         )  # fmt: skip
         self._number = 0
 
@@ -63,7 +66,7 @@ class House:
         inner = path.removeprefix("/v1") if name == "openai" else path
         return Exchange(
             f"exc_{self._number:020}", self._number, head, upstream, inner.partition("?")[0],
-            1_800_000_000_000_000_000 + self._number, identity or Identity(),
+            time.time_ns(), identity or Identity(),
         )  # fmt: skip
 
     async def ask(self, target: str, body: bytes | Mapping[str, Any], **more: Any) -> "Opened | Reply":
@@ -79,6 +82,30 @@ class House:
         if opened.refusal is not None:
             opened.close("refused", exchange.arrived_ns)
         return opened
+
+    def _counter(self, told: Mapping[str, Any]) -> Claim:
+        (budget,) = budgets(told).by_name.values()
+        (dimension,) = budget.limits
+        return counter_of(budget, dimension, "unnamed")
+
+    async def spend(self, told: Mapping[str, Any], usd: str) -> None:
+        """Somebody else has spent so much of a budget of the key."""
+        await self.purse.drain()
+        amount = to_nano(Decimal(usd))
+        claim = replace(self._counter(told), amount=amount)
+        grant = await self.ledger.reserve([claim], ttl_s=9, now_ns=time.time_ns())
+        await self.ledger.settle(grant, [amount], now_ns=time.time_ns())
+
+    async def topup(self, told: Mapping[str, Any], whole: int) -> None:
+        """More of a budget of the key: USD or steps."""
+        claim = self._counter(told)
+        add = to_nano(Decimal(whole)) if claim.dimension == "spend_usd" else whole
+        await self.ledger.topup(claim, add, now_ns=time.time_ns())
+
+    async def balances(self) -> Sequence[Balance]:
+        """All counters, once what is under way is settled."""
+        await self.purse.drain()
+        return await self.ledger.balances(now_ns=time.time_ns())
 
     def told(self, kind: str) -> list[Mapping[str, Any]]:
         """What was recorded of one kind."""

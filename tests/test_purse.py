@@ -1,18 +1,26 @@
-"""What is held ends as it should: a reply that its client has whole is not cut."""
+"""What the purse does about one exchange: cut in time, refused at the door, let through after a top-up."""
 
+import asyncio
+import json
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from policies.budgets import Budget
 from proxy.core import Opened
-from proxy.model import ResponseHead
+from proxy.model import Identity, ResponseHead
+from proxy.money.purse import Posture
+from proxy.verdict import Reply
+from tests.live.kit import Json
 from tests.live.loops import NAMES, Dialect, Loop, Said
 from tests.purse import House
 
 EVENT = re.compile(rb".*?(?:\r?\n){2}", re.DOTALL)
-SOON = Budget("turn", "turn", "life", {"wall_clock": 1}, on_exhausted="cut")
-"""One millisecond."""
+SOON = Budget("turn", "turn", "life", {"wall_clock": 60}, on_exhausted="cut")
+"""Milliseconds: long enough for a reply that is fed at once."""
+MESSAGES = "/anthropic/v1/messages"
 
 
 @pytest.mark.parametrize("dialect", NAMES)
@@ -32,3 +40,158 @@ async def test_a_reply_is_cut_in_time_unless_all_of_it_has_come(dialect: Dialect
     whole = missing <= {"anthropic": 0, "chat": 2, "responses": 0, "gemini": 0}[dialect]
     assert (opened.ended_by is None) is whole
     assert [one["action"] for one in house.told("budget/exhausted")] == ([] if whole else ["cut"])
+
+
+# -- refused at the door
+
+
+STEPS = {"name": "key", "scope": "key", "window": "total", "limits": {"steps": 1}}
+SPEND = {"name": "key", "scope": "key", "window": "total", "limits": {"spend_usd": "0.01"}}
+TURN = {"name": "turn", "scope": "turn", "limits": {"steps": 3}}
+CUSTOMER = {"name": "customer", "scope": "label:customer", "window": "total", "limits": {"steps": 1}}
+
+
+def asks(text: str, *before: Json, **more: Any) -> Json:
+    messages = [*before, {"role": "user", "content": text}]
+    return {"model": "claude-sonnet-4-5", "max_tokens": 64, "messages": messages, **more}
+
+
+async def refuse(house: House, count: int, body: Callable[[int], Json]) -> list[Reply]:
+    """Ask so often; every answer is a refusal."""
+    said = [await house.ask(MESSAGES, body(number)) for number in range(count)]
+    replies = [one.refusal if isinstance(one, Opened) else one for one in said]
+    assert None not in replies
+    return [reply for reply in replies if reply is not None]
+
+
+def plain(reply: Reply) -> tuple[Any, ...]:
+    """A refusal less the id that it bears, and less what it counts down to."""
+    kept = [(name, re.sub(rb"exc_\w+", b"", value)) for name, value in reply.headers]
+    return reply.status, kept, re.sub(rb"exc_\w+|\"created(_at)?\":\d+", b"", reply.body)
+
+
+async def finish(opened: Opened | Reply, words: str = "an answer of some length") -> Json:
+    """A whole reply comes; it as a message of the history."""
+    assert isinstance(opened, Opened)
+    content = [{"type": "text", "text": words}]
+    told = {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5",
+        "content": content, "stop_reason": "end_turn", "stop_sequence": None,
+        "usage": {"input_tokens": 9, "output_tokens": 9},
+    }  # fmt: skip
+    opened.respond(ResponseHead(200, b"OK", ((b"content-type", b"application/json"),)), 1)
+    opened.feed(json.dumps(told).encode(), 2)
+    opened.close("complete", opened.exchange.arrived_ns)
+    return {"role": "assistant", "content": content}
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("on_exhausted", ["deny", "message"])
+async def test_who_is_refused_at_the_door_reads_the_same_as_who_is_refused_inside(
+    dialect: Dialect, stream: bool, on_exhausted: str
+) -> None:
+    house = House({**STEPS, "on_exhausted": on_exhausted})
+    said = []
+    for number in range(30):
+        loop = Loop(dialect, stream)
+        loop.user(f"task {number}")
+        said.append(await house.ask(loop.ask(Said(0, text="x")).target, json.dumps(loop.body()).encode()))
+    inside, at_the_door = said[1:20], said[22:]
+    assert [type(one) for one in inside] == [Opened] * 19
+    assert {str(plain(one)) for one in at_the_door if isinstance(one, Reply)} == {
+        str(plain(one.refusal)) for one in inside if isinstance(one, Opened) and one.refusal is not None
+    }
+
+
+@pytest.mark.parametrize("budget", [STEPS, SPEND])
+async def test_ERR_01_a_conversation_that_says_it_otherwise_each_time_is_only_counted(budget: Json) -> None:
+    house = House(budget, TURN)
+    first = asks("a task")
+    answer = await finish(await house.ask(MESSAGES, first))
+    grown = [*first["messages"], answer]
+    if budget is SPEND:
+        await house.spend(budget, "0.0097")
+    said = await refuse(house, 200, lambda number: asks(f"please try again ({number})", *grown))
+    assert {reply.status for reply in said} == {402}
+    assert house.opened <= 1 + 21
+    assert len(house.told("budget/exhausted")) == 1
+    house.purse.book.tell_rest(2**62)
+    more = [event["more"] for event in house.told("budget/exhausted") if "more" in event]
+    assert 1 + sum(more) == 200
+    assert len(house.lines) == 2
+    assert [event["cause"] for event in house.told("turn/end")][-1] == budget_cause(budget)
+    await house.topup(budget, 1)
+    opened = await house.ask(MESSAGES, asks("please try again (200)", *grown))
+    assert isinstance(opened, Opened)
+    assert opened.refusal is None
+    await finish(opened)
+    steps = next(one for one in await house.balances() if one.name == "turn" and one.used)
+    turns = {record.turn for record in house.records if record.type == "turn/resume"}
+    assert (len(turns), steps.subject in turns, steps.used, steps.reserved) == (1, True, 1, 0)
+
+
+def budget_cause(budget: Json) -> str:
+    return "steps" if budget is STEPS else "spend"
+
+
+async def test_what_costs_no_step_passes_the_door_of_a_budget_of_steps() -> None:
+    house = House(STEPS)
+    first = await house.ask(MESSAGES, asks("a task"))
+    assert isinstance(first, Opened)
+    first.close("upstream_reset", first.exchange.arrived_ns)  # its retry is no step of its own
+    await refuse(house, 40, lambda number: asks(f"question {number}"))
+    counted = await house.ask(MESSAGES + "/count_tokens", asks("question"))
+    again = await house.ask(MESSAGES, asks("a task"))
+    for one in (counted, again):
+        assert isinstance(one, Opened)
+        assert one.refusal is None
+
+
+async def test_a_stop_refuses_at_the_door_until_it_is_lifted() -> None:
+    house = House()
+    await house.ledger.stop("unnamed", now_ns=1)
+    said = await refuse(house, 50, lambda number: asks(f"question {number}"))
+    assert {b"looptap_stopped" in reply.body for reply in said} == {True}
+    assert house.opened <= 21
+    assert await house.ledger.resume("unnamed", now_ns=2)
+    opened = await house.ask(MESSAGES, asks("question"))
+    assert isinstance(opened, Opened)
+    assert opened.refusal is None
+
+
+async def test_at_the_door_each_falls_under_its_own_label() -> None:
+    house = House(CUSTOMER)
+    who = [Identity(labels={"customer": name} if name else {}) for name in ("c1", "c2", "")]
+    for one in who[::2]:
+        for number in range(40):
+            await house.ask(MESSAGES, asks(f"question {number}"), identity=one)
+    assert house.opened <= 2 * 22
+    opened = await house.ask(MESSAGES, asks("question"), identity=who[1])
+    assert isinstance(opened, Opened)
+    assert opened.refusal is None
+
+
+async def test_of_many_at_the_door_the_ledger_is_asked_for_the_least() -> None:
+    """All at once: the small one fits, the large ones do not."""
+    house = House(SPEND)
+    await house.spend(SPEND, "0.005")
+    large = {"max_tokens": 60_000}
+    await refuse(house, 30, lambda number: asks(f"question {number}", **large))
+    asked = [house.ask(MESSAGES, asks(f"more {number}", **large)) for number in range(5)]
+    *refused, small = await asyncio.gather(*asked, house.ask(MESSAGES, asks("little")))
+    assert isinstance(small, Opened)
+    assert small.refusal is None
+    for one in refused:
+        assert isinstance(one, Reply) or one.refusal is not None
+
+
+async def test_what_would_be_refused_is_one_line_and_one_event_a_minute() -> None:
+    house = House(STEPS, posture=Posture(enforce=False))
+    for number in range(50):
+        await finish(await house.ask(MESSAGES, asks(f"question {number}")))
+    (told,) = house.told("budget/exhausted")
+    assert told["action"] == "would_deny"
+    house.purse.book.tell_rest(2**62)
+    assert [event.get("more") for event in house.told("budget/exhausted")] == [None, 48]
+    assert [line.partition(":")[0] for line in house.lines] == ["would refuse"] * 2

@@ -6,21 +6,22 @@ socket, clock, file or random source, so the live shell (``exchange``) and the o
 
 ``opened`` is one exchange on its way, from top to bottom; ``parts`` what all of them think with;
 ``heard`` the reply as it comes, ``ending`` how it ended and what it took; ``reminders`` our own text in
-a request; ``scribe`` what is recorded of an exchange; ``views`` what policies see.
+a request; ``scribe`` what is recorded of an exchange; ``views`` what policies see; ``glance`` what is
+seen of a request that is refused unplaced.
 
 Nothing in here may cost traffic. ``open`` hands back the body to forward (the very same object
 unless something edited it); the shells call every method through their own guard, and what
 cannot be read is relayed and counted as unmodelled.
 """
 
+from proxy.core.glance import Glance
 from proxy.core.opened import Opened
 from proxy.core.parts import CoreSettings, Parts, Prices, Standing
-from proxy.model import Exchange, Head, ModelRequest, Upstream
-from proxy.ports import Dialect, Unreadable
-from proxy.reading.library import read
+from proxy.model import Exchange, Head, Upstream
+from proxy.ports import Unreadable
 from proxy.verdict import Terminal
 
-__all__ = ["Core", "CoreSettings", "Opened", "Prices", "Standing"]
+__all__ = ["Core", "CoreSettings", "Glance", "Opened", "Prices", "Standing"]
 
 
 class Core(Parts):
@@ -47,21 +48,26 @@ class Core(Parts):
         opened.read()
         return opened
 
-    def stranger(self, exchange: Exchange, body: bytes, now_ns: int) -> tuple[Dialect, ModelRequest] | None:
-        """A model call that would begin a conversation tied to nothing known; None for every other.
+    def glance(self, exchange: Exchange, body: bytes, now_ns: int) -> Glance | None:
+        """Look at a request that may be refused at the door; None for one that has to be placed.
 
-        Read only: neither kept nor placed, so that a storm of such calls drives out nothing of use.
+        That is a conversation tied to nothing known, or a turn that was refused just before.
         """
         upstream, head = exchange.upstream, exchange.head
         dialect = self.dialects(head.method, exchange.path, upstream, head) if upstream is not None else None
         if dialect is None or head.method != "POST" or head.get(b"content-encoding") is not None:
             return None
         try:
-            request = read(dialect, exchange, body, None).request
+            reading = self.library.glance(dialect, exchange, body)
         except Unreadable:
             return None
-        known = request.operation != "chat" or not self.tracker.is_stranger(exchange, request, now_ns)
-        return None if known else (dialect, request)
+        request, tracker = reading.request, self.tracker
+        if request.operation != "chat":
+            return None
+        if tracker.is_stranger(exchange, request, now_ns):
+            return Glance(dialect, request, reading.splice, None)
+        turn = tracker.refused_turn(exchange, request, now_ns)
+        return Glance(dialect, request, reading.splice, turn.cause) if turn is not None else None
 
     def relay(self, exchange: Exchange, now_ns: int) -> Opened:
         """An exchange that no dialect reads: bodies stream past, only its shape is recorded."""

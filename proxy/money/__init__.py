@@ -4,7 +4,7 @@
 ``purse`` reserves and settles one exchange, ``passbook`` keeps what is said about it, ``standing``
 adds up what policies see of the budgets, ``tally`` what metrics tell of them; ``treasury`` opens the
 ledger that the settings name, ``orders`` takes stop and topup; ``forecast`` says how long budgets
-last; ``unread`` bounds what nobody can read; ``deadlines`` tell when time is up, ``storms`` when a
-refused request comes again.
+last; ``unread`` bounds what nobody can read; ``deadlines`` tell when time is up. ``door`` refuses again
+what was refused before: the same bytes (``storms``), or all that comes to a counter (``pressure``).
 The ledgers themselves lie in ``proxy.stores``.
 """

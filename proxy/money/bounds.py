@@ -46,7 +46,20 @@ class Bounds:
         splice: Splice | None,
         card: RateCard | None,
     ) -> int:
-        """The most tokens of a prompt. ``body`` is None where its content is encoded."""
+        """The most tokens of a prompt, remembered. ``body`` is None where its content is encoded."""
+        bound = self.glance(request, body, plain_bytes, splice, card)
+        _keep(self._prompts, exchange, bound)
+        return bound
+
+    def glance(
+        self,
+        request: ModelRequest,
+        body: bytes | None,
+        plain_bytes: int,
+        splice: Splice | None,
+        card: RateCard | None,
+    ) -> int:
+        """The same without keeping anything of it."""
         window = (card.context_window if card is not None else None) or LARGEST_WINDOW
         known = self._prompts.get(splice.base) if splice is not None else None
         if known is None or splice is None or body is None:
@@ -61,9 +74,7 @@ class Bounds:
                     bound += window if item.form in _NAMED_DOCUMENTS else PICTURE
         if request.held is not None:
             bound += self._held.get(request.held, window)
-        bound = min(bound, window)
-        _keep(self._prompts, exchange, bound)
-        return bound
+        return min(bound, window)
 
     def learn(self, exchange: str, response_id: str | None, usage: Usage) -> None:
         """What the provider counted in the end."""

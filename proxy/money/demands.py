@@ -6,14 +6,14 @@ that both sides of a settlement stand in one place.
 The one invariant: nothing here is below what the provider can bill, as far as a request bounds it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.core import Opened
+from proxy.core import Glance, Opened
 from proxy.model import Attempt, Exchange, ModelRequest
 from proxy.money.bounds import Bounds
-from proxy.pricing import Pricing, choices, output_bound, upper_bound
+from proxy.pricing import Pricing, RateCard, choices, output_bound, upper_bound
 from proxy.tracking.placement import Placement
 from proxy.verdict import Claim, Demand, Grant, to_nano
 
@@ -62,17 +62,17 @@ def demand_of(
     )
 
 
-def strangers_demand(
-    exchange: Exchange, request: ModelRequest, body: bytes, prices: Pricing, now_ns: int
-) -> Demand | None:
-    """What the first request of a new conversation may take of those who pay; None without a price."""
-    assert exchange.upstream is not None
-    card = prices.card(request, exchange.upstream, exchange.arrived_ns)
-    if card is None:
-        return None
-    prompt = Bounds().prompt(exchange.id, request, body, len(body), None, card)
+def demand_at_the_door(
+    exchange: Exchange, glance: Glance, body: bytes, card: RateCard | None, bounds: Bounds
+) -> Demand:
+    """What a request that was not placed may take of those who pay; nothing of money without a price."""
+    request = glance.request
+    prompt = bounds.glance(request, body, len(body), glance.splice, card)
     output = output_bound(request, card)
-    nothing = replace(request, max_output_tokens=0)
+    spend = fixed = 0
+    if card is not None:
+        spend = to_nano(upper_bound(request, card, prompt), up=True)
+        fixed = to_nano(upper_bound(replace(request, max_output_tokens=0), card, prompt), up=True)
     return Demand(
         subjects={**payers_of(exchange), "model": request.model},
         labels=exchange.identity.labels,
@@ -80,9 +80,17 @@ def strangers_demand(
         input_tokens=prompt,
         output_tokens=output,
         least_output=min(output, _least_output(request) * choices(request)),
-        spend_nano=to_nano(upper_bound(request, card, prompt), up=True),
-        input_nano=to_nano(upper_bound(nothing, card, prompt), up=True),
+        spend_nano=spend,
+        input_nano=fixed,
     )
+
+
+def without_idle_clamps(claims: Sequence[Claim], may_edit: Callable[[Claim], bool]) -> Sequence[Claim]:
+    """Less than the worst case is only of use where the request can then be lowered."""
+    return [
+        claim if claim.minimum is None or may_edit(claim) else replace(claim, minimum=None)
+        for claim in claims
+    ]  # fmt: skip
 
 
 # -- whose it is

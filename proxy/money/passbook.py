@@ -6,6 +6,7 @@ besides is counted and told with the next.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from proxy.core import Opened
@@ -18,14 +19,23 @@ STORM_NS = 60_000_000_000
 MOST_STORMS = 1_000
 
 
+@dataclass(slots=True)
+class _Storm:
+    """Refusals of one kind, since they were last told."""
+
+    kind: str
+    why: Terminal
+    told_ns: int
+    since: int = 0
+
+
 class Passbook:
     """One per purse."""
 
     def __init__(self, sink: Sink, warn: Callable[[str], None]) -> None:
         self._sink = sink
         self._warn = warn
-        self._storms: dict[tuple[str, ...], tuple[int, int]] = {}
-        """When refusals of a kind were last told, and how many came since."""
+        self._storms: dict[tuple[str, ...], _Storm] = {}
 
     def reserved(self, exchange: Exchange, opened: Opened, grant: Grant) -> None:
         """This much is held for a request."""
@@ -61,24 +71,44 @@ class Passbook:
         scope = str(why.fields.get("budget") or why.fields.get("stopped") or why.code)
         key = (kind, why.code, scope, str(why.fields.get("scope", "")))
         now_ns = time.time_ns()
-        told_ns, since = self._storms.get(key, (0, 0))
-        if now_ns - told_ns < STORM_NS:
-            self._storms[key] = (told_ns, since + 1)
+        storm = self._storms.get(key)
+        if storm is not None and now_ns - storm.told_ns < STORM_NS:
+            storm.since += 1
+            storm.why = why
             return
         if len(self._storms) > MOST_STORMS:
-            self._storms.clear()
-        self._storms[key] = (now_ns, 0)
-        more = f" ({since} more since the last line)" if since else ""
-        verb = {"deny": "refused", "message": "refused", "cut": "cut"}.get(kind, "would refuse")
-        self._warn(f"{verb}: {why.message.removeprefix('Looptap: ')}{more}")
-        data: dict[str, Any] = {**why.fields, "action": kind}
-        if opened is not None:
-            data.update(exchange=exchange.id, number=exchange.number)
-        if since:
-            data["more"] = since
-        self._sink.put(_record("budget/exhausted", now_ns, opened, data))
+            self.tell_rest(now_ns + STORM_NS)
+        self._storms[key] = _Storm(kind, why, now_ns)
+        exchange_of = {"exchange": exchange.id, "number": exchange.number} if opened is not None else {}
+        self._exhausted(kind, why, now_ns, storm.since if storm is not None else 0, opened, exchange_of)
         if opened is not None:
             self.intervened(exchange, opened, kind, {"code": why.code, **why.fields})
+
+    def tell_rest(self, now_ns: int) -> None:
+        """Tell of the refusals that were only counted, where nothing came after them for a minute."""
+        for key, storm in list(self._storms.items()):
+            if now_ns - storm.told_ns >= STORM_NS:
+                del self._storms[key]
+                if storm.since:
+                    self._exhausted(storm.kind, storm.why, min(now_ns, time.time_ns()), storm.since)
+
+    def _exhausted(
+        self,
+        kind: str,
+        why: Terminal,
+        now_ns: int,
+        more: int,
+        opened: Opened | None = None,
+        exchange: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``more``: refusals of this kind since the last one that was told."""
+        verb = {"deny": "refused", "message": "refused", "cut": "cut"}.get(kind, "would refuse")
+        counted = f" ({more} more since the last line)" if more else ""
+        self._warn(f"{verb}: {why.message.removeprefix('Looptap: ')}{counted}")
+        data: dict[str, Any] = {**why.fields, "action": kind, **(exchange or {})}
+        if more:
+            data["more"] = more
+        self._sink.put(_record("budget/exhausted", now_ns, opened, data))
 
     def intervened(self, exchange: Exchange, opened: Opened, kind: str, more: Mapping[str, Any]) -> None:
         """Something was done to a request, or would have been."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from proxy.core import Opened
-from proxy.model import Attempt, EndKind, Exchange, ModelRequest, Upstream
+from proxy.core import Glance, Opened
+from proxy.model import Attempt, EndKind, Exchange, Upstream
 from proxy.money.bounds import Bounds
 from proxy.money.deadlines import clocks_of, time_up
 from proxy.money.demands import (
@@ -27,11 +27,11 @@ from proxy.money.demands import (
     demand_of,
     names_of,
     payers_of,
-    strangers_demand,
     streak_memory,
+    without_idle_clamps,
 )
+from proxy.money.door import Door
 from proxy.money.passbook import Passbook
-from proxy.money.storms import Repeated, Storms
 from proxy.money.tally import Tally
 from proxy.money.unread import is_billable
 from proxy.ports import Dialect, Ledger, LedgerAway, Sink
@@ -40,7 +40,6 @@ from proxy.tracking.placement import Placement
 from proxy.verdict import Claim, Demand, Grant, Refusal, Reply, Terminal
 from proxy.wire import guard as thinking
 
-_OF_THREADS = frozenset({"step", "turn", "thread", "session"})
 PACE_S = 10.0
 """How long a request may wait for the next minute before it is sent back."""
 SETTLING_S = 10.0
@@ -85,24 +84,24 @@ class Purse:
         remember: Callable[[Placement, Mapping[str, Mapping[str, Any]]], None],
         posture: Posture,
         warn: Callable[[str], None],
-        stranger: Callable[[Exchange, bytes, int], tuple[Dialect, ModelRequest] | None],
+        glance: Callable[[Exchange, bytes, int], Glance | None],
     ) -> None:
         self.ledger = ledger
         self.rules = rules
         self.prices = prices
         self.posture = posture
         self.book = Passbook(sink, warn)
-        self.storms = Storms()
-        self._stranger = stranger
         self._speaker = speaker
         self._remember = remember
         self._bounds = Bounds()
+        self.tally = Tally()
+        self.door = Door(ledger, self._bounds, self.book, self.tally, glance, lambda: self.posture.ttl_s)
+        """Refuses what was refused before, without a closer look."""
         self._open: dict[str, Grant] = {}
         self._deferred: dict[str, _Tab] = {}
         """What is held for replies made in the background, by the reply's id, until they are fetched."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewed_ns = time.time_ns()
-        self.tally = Tally()
 
     # -- before a request goes out
 
@@ -125,7 +124,10 @@ class Purse:
             if priced is None:
                 return
             demand = priced
-        claims = self._without_idle_clamps(self.rules.claims(demand), exchange)
+        edits = self.posture.enforce and exchange.head.get(b"content-encoding") is None
+        claims = without_idle_clamps(
+            self.rules.claims(demand), lambda claim: edits and self.rules.acts(claim.budget)
+        )
         names = names_of(exchange, placement)
         grant = await self._hold(exchange, opened, claims, names)
         if grant is None:
@@ -177,15 +179,6 @@ class Purse:
                 return None
         return replace(demand, spend_nano=0, input_nano=0)
 
-    def _without_idle_clamps(self, claims: Sequence[Claim], exchange: Exchange) -> Sequence[Claim]:
-        """Less than the worst case is only of use where the request can then be lowered."""
-        edits = self.posture.enforce and exchange.head.get(b"content-encoding") is None
-        return [
-            claim if claim.minimum is None or (edits and self.rules.acts(claim.budget))
-            else replace(claim, minimum=None)
-            for claim in claims
-        ]  # fmt: skip
-
     async def _hold(
         self, exchange: Exchange, opened: Opened, claims: Sequence[Claim], names: Sequence[str]
     ) -> Grant | None:
@@ -216,8 +209,7 @@ class Purse:
                 continue
             told = self.rules.refusal(why, now_ns=now_ns)
             if self._refuse(exchange, opened, told, why) and told.retry_after_s is None:
-                self.storms.press(why)
-                self._note(exchange, opened, claims, names)
+                self.door.refused(exchange, opened, why, claims, names)
             return None
 
     def _only_observes(self, budget: str) -> bool:
@@ -240,69 +232,10 @@ class Purse:
         self.book.refused(exchange, opened, why, why.kind)
         return True
 
-    def _note(
-        self, exchange: Exchange, opened: Opened, claims: Sequence[Claim], names: Sequence[str]
-    ) -> None:
-        """Know the request when it comes again."""
-        dialect, request = opened.dialect, opened.request
-        if dialect is not None and request is not None and not opened.out.coded:
-            self.storms.note(exchange, opened.out.plain, dialect, request, claims, names)
-
     async def again(self, exchange: Exchange, body: bytes) -> Reply | None:
-        """The answer to a request that repeats a refused one, as long as it is refused."""
-        known = self.storms.find(exchange, body)
-        if known is None:
-            return await self._strange(exchange, body) if self.storms.is_pressed(exchange) else None
-        why = await known.asked(self._still_refused)
-        if why is None:
-            self.storms.forget(known)
-            return None
-        self.tally.refused(why, acted=True)
-        self.book.refused(exchange, None, why, why.kind)
-        return known.worded(why, exchange.id)
-
-    async def _strange(self, exchange: Exchange, body: bytes) -> Reply | None:
-        """The same for a new conversation, under a cap that refuses one after the other."""
-        now_ns = time.time_ns()
-        found = self._stranger(exchange, body, now_ns) if self.posture.enforce else None
-        demand = (
-            strangers_demand(exchange, found[1], body, self.prices, now_ns) if found is not None else None
-        )
-        if found is None or demand is None:
-            return None
-        dialect, request = found
-        claims = self._without_idle_clamps(
-            [claim for claim in self.rules.claims(demand) if claim.scope not in _OF_THREADS], exchange
-        )
-        key = exchange.identity.key
-        why = await self._word_of_the_ledger(claims, (key, f"key:{key}"), now_ns)
-        if why is None:
-            self.storms.relax()
-        if why is None or why.retry_after_s is not None:
-            return None
-        self.tally.refused(why, acted=True)
-        self.book.refused(exchange, None, why, why.kind)
-        return dialect.refusal(request, why, exchange.id)
-
-    async def _still_refused(self, known: Repeated) -> Terminal | None:
-        """What the ledger says of it now; None: it may go out, or nobody can say."""
-        now_ns = time.time_ns()
-        return await self._word_of_the_ledger(known.claims_now(now_ns), known.names, now_ns)
-
-    async def _word_of_the_ledger(
-        self, claims: Sequence[Claim], names: Sequence[str], now_ns: int
-    ) -> Terminal | None:
-        try:
-            grant = await self.ledger.reserve(claims, ttl_s=self.posture.ttl_s, now_ns=now_ns, names=names)
-            self.book.alerted(grant.alerts, None, None)
-            why = grant.refusal
-            if why is not None:
-                acts = why.claim is None or self.rules.acts(why.claim.budget)
-                return self.rules.refusal(why, now_ns=now_ns) if acts else None
-            await self.ledger.release(grant, now_ns=time.time_ns())
-        except LedgerAway:
-            pass
-        return None
+        """The answer to a request that is refused at the door."""
+        enforce = self.posture.enforce
+        return await self.door.answer(exchange, body, self.rules, self.prices, enforce=enforce)
 
     def _observed(self, exchange: Exchange, opened: Opened, why: Terminal) -> None:
         self.tally.refused(why, acted=False)
@@ -367,6 +300,7 @@ class Purse:
     async def beat(self) -> None:
         """Keep what is still running from expiring, and end what has."""
         now_ns = time.time_ns()
+        self.book.tell_rest(now_ns)
         try:
             if self._open and now_ns - self._renewed_ns > self.posture.ttl_s * 1_000_000_000 // 3:
                 self._renewed_ns = now_ns

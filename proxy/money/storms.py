@@ -1,10 +1,9 @@
-"""Storms of refusals: the same request again and again, or one new conversation after the other.
+"""Storms of refusals: the same request again and again.
 
 A client that repeats a refused request byte for byte gets the ledger's answer again, but it is not read,
-placed, judged and recorded again each time: the first few in a minute are, the rest is counted. While a
-cap of those who pay refuses all that comes, new conversations are read to know what they would take, and
-nothing more is done for them either. The ledger itself is asked each time, so that a top-up, a stop or a
-new window holds for the very next request of every instance, with the numbers of the moment.
+placed, judged and recorded again each time: the first few in a minute are, the rest is counted. The
+ledger itself is asked each time, so that a top-up, a stop or a new window holds for the very next request
+of every instance, with the numbers of the moment. ``pressure`` is the same for what is new each time.
 
 The one invariant: what is remembered here never refuses anything by itself.
 """
@@ -13,20 +12,19 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import Generic, TypeVar
 
 from proxy.model import Exchange, ModelRequest
 from proxy.ports import Dialect
-from proxy.verdict import Claim, Refusal, Reply, Terminal
+from proxy.verdict import Claim, Reply, Terminal
 
 RECORDED = 5
 """Repetitions of one request that are recorded in a minute."""
-STRANGERS = 20
-"""Refusals under one counter that are recorded in a minute before new conversations are only counted."""
-_MINUTE_NS = 60_000_000_000
+MINUTE_NS = 60_000_000_000
 _MOST = 4_096
-_NAME = "exc_once-more-the-same-00"
+NAMELESS = "exc_once-more-the-same-00"
 """Stands for an exchange's id in words that are used again."""
 _CHANGING = (
     b"x-stainless-retry-count", b"x-stainless-read-timeout", b"traceparent", b"tracestate", b"x-request-id",
@@ -34,6 +32,38 @@ _CHANGING = (
     b"x-api-key", b"api-key", b"x-goog-api-key",
 )  # fmt: skip
 """Fields that are new in each repetition, or that stand for the key, which is looked at by itself."""
+
+
+T = TypeVar("T")
+
+
+class Question(Generic[T]):
+    """Put to the ledger for many at once: who waits when it goes out shares the answer, none an older one."""
+
+    __slots__ = ("_asking", "_next")
+
+    def __init__(self) -> None:
+        self._asking: asyncio.Task[T] | None = None
+        self._next: asyncio.Task[T] | None = None
+
+    async def put(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer; ``ask`` is called where nobody waits for the same question already."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._ask(ask, self._asking))
+        return await asyncio.shield(self._next)
+
+    async def _ask(self, ask: Callable[[], Awaitable[T]], before: "asyncio.Task[T] | None") -> T:
+        if before is not None:
+            await asyncio.wait({before})
+        self._asking, self._next = self._next, None
+        return await ask()
+
+
+def worded(reply: Reply, id: str) -> Reply:
+    """A refusal that was made for the exchange ``NAMELESS``, for another."""
+    place, name = NAMELESS.encode(), id.encode()
+    headers = [(field, value.replace(place, name)) for field, value in reply.headers]
+    return Reply(reply.status, headers, reply.body.replace(place, name))
 
 
 @dataclass(slots=True)
@@ -50,31 +80,15 @@ class Repeated:
     """When its claims were made: limits on time go on from there."""
     count: int = 1
 
-    _asking: "asyncio.Task[Terminal | None] | None" = None
-    _next: "asyncio.Task[Terminal | None] | None" = None
-
+    question: Question[Terminal | None] = field(default_factory=Question)
     _why: Terminal | None = None
     _reply: Reply | None = None
 
     def worded(self, why: Terminal, id: str) -> Reply:
         """The refusal in the client's words; the same words but for the id as long as nothing changes."""
         if self._reply is None or why != self._why:
-            self._why, self._reply = why, self.dialect.refusal(self.request, why, _NAME)
-        reply, place, name = self._reply, _NAME.encode(), id.encode()
-        headers = [(field, value.replace(place, name)) for field, value in reply.headers]
-        return Reply(reply.status, headers, reply.body.replace(place, name))
-
-    async def asked(self, ask: "Ask") -> Terminal | None:
-        """Ask the ledger. Whoever waits when a question goes out shares its answer, nobody an older one."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._ask(ask, self._asking))
-        return await asyncio.shield(self._next)
-
-    async def _ask(self, ask: "Ask", before: "asyncio.Task[Terminal | None] | None") -> Terminal | None:
-        if before is not None:
-            await asyncio.wait({before})
-        self._asking, self._next = self._next, None
-        return await ask(self)
+            self._why, self._reply = why, self.dialect.refusal(self.request, why, NAMELESS)
+        return worded(self._reply, id)
 
     def claims_now(self, now_ns: int) -> list[Claim]:
         """What it would have to have held by now."""
@@ -85,17 +99,11 @@ class Repeated:
         ]
 
 
-Ask = Callable[[Repeated], Awaitable[Terminal | None]]
-"""The ledger's word on a request: why it is refused, or None."""
-
-
 class Storms:
-    """The refused requests of the last minute. One per purse."""
+    """The refused requests of the last minute. One per door."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Repeated] = OrderedDict()
-        self._pressed: dict[tuple[str, str], tuple[int, int]] = {}
-        """By scope and subject: since when, and how many were refused."""
 
     def note(
         self,
@@ -110,7 +118,7 @@ class Storms:
         now_ns = time.time_ns()
         mark = fingerprint(exchange, body)
         known = self._known.get(mark)
-        if known is not None and now_ns - known.since_ns < _MINUTE_NS:
+        if known is not None and now_ns - known.since_ns < MINUTE_NS:
             known.count += 1
             known.claims, known.names, known.told_ns = claims, names, now_ns
             return
@@ -120,44 +128,12 @@ class Storms:
         if len(self._known) > _MOST:
             self._known.popitem(last=False)
 
-    def press(self, why: Refusal) -> None:
-        """A counter of those who pay refused something (or they are stopped)."""
-        mark = _counter(why)
-        if mark is None:
-            return
-        now_ns = time.time_ns()
-        since_ns, count = self._pressed.get(mark, (now_ns, 0))
-        if now_ns - since_ns >= _MINUTE_NS:
-            since_ns, count = now_ns, 0
-        self._pressed[mark] = since_ns, count + 1
-        if len(self._pressed) > _MOST:
-            self._pressed.pop(next(iter(self._pressed)))
-
-    def is_pressed(self, exchange: Exchange) -> bool:
-        """Whether a counter that this request falls under has refused many in the last minute."""
-        if not self._pressed:
-            return False
-        now_ns, identity = time.time_ns(), exchange.identity
-        subjects = {"key": identity.key, "team": identity.team, "org": identity.org, "stopped": identity.key}
-        if exchange.upstream is not None:
-            subjects["upstream"] = exchange.upstream.name
-        for (scope, subject), (since_ns, count) in self._pressed.items():
-            if count >= STRANGERS and now_ns - since_ns < _MINUTE_NS:
-                of = identity.labels.get(scope[6:]) if scope.startswith("label:") else subjects.get(scope)
-                if subject in (of or "(none)", f"key:{of}"):
-                    return True
-        return False
-
-    def relax(self) -> None:
-        """Something of the kind was let through."""
-        self._pressed.clear()
-
     def find(self, exchange: Exchange, body: bytes) -> Repeated | None:
         """What is known of a request that was repeated often enough within the last minute."""
         if not self._known:
             return None
         known = self._known.get(fingerprint(exchange, body))
-        if known is None or known.count < RECORDED or time.time_ns() - known.since_ns >= _MINUTE_NS:
+        if known is None or known.count < RECORDED or time.time_ns() - known.since_ns >= MINUTE_NS:
             return None
         return known
 
@@ -171,18 +147,6 @@ class Storms:
     def clear(self) -> None:
         """Other budgets or prices hold from now on."""
         self._known.clear()
-        self._pressed.clear()
-
-
-def _counter(why: Refusal) -> tuple[str, str] | None:
-    """Scope and subject of what refused, where a request tells them before anybody knows its thread."""
-    if why.stopped is not None:
-        return "stopped", why.stopped
-    claim = why.claim
-    if claim is None or claim.dimension == "requests_per_minute":
-        return None
-    known = claim.scope in ("key", "team", "org", "upstream") or claim.scope.startswith("label:")
-    return (claim.scope, claim.subject) if known else None
 
 
 def fingerprint(exchange: Exchange, body: bytes) -> bytes:

@@ -17,6 +17,7 @@ from proxy.dialects import speaker
 from proxy.exchange import Shell
 from proxy.model import Head, Identity
 from proxy.money.keyring import Keyring
+from proxy.money.passbook import STORM_NS
 from proxy.money.purse import Posture, Purse
 from proxy.money.standing import Standing
 from proxy.ports import Ledger, LedgerAway, Reading
@@ -167,7 +168,7 @@ class Treasury:
             self.purse.rules = budgets_of(settings)
             self.purse.posture = posture_of(settings)
             self.purse.prices = prices
-            self.purse.storms.clear()
+            self.purse.door.clear()
         self._looked_s, self._seen = 0.0, ()
 
     async def look(self, shell: Shell, *, at_once: bool = False) -> None:
@@ -226,7 +227,7 @@ class Treasury:
             core.tracker.remember,
             posture_of(self._settings),
             self._warn,
-            core.stranger,
+            core.glance,
         )
 
     def _wire(self, shell: Shell) -> None:
@@ -241,6 +242,7 @@ class Treasury:
         """Settle what is under way and let go of the ledger."""
         if self.purse is not None:
             await self.purse.drain()
+            self.purse.book.tell_rest(time.time_ns() + STORM_NS)
         if self._ledger is not None:
             await self._ledger.close()
 

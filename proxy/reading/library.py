@@ -103,6 +103,10 @@ class Library:
         self._keep(key, reading, base)
         return reading
 
+    def glance(self, dialect: Dialect, exchange: Exchange, body: bytes) -> Reading:
+        """The same without keeping anything of it. Raises Unreadable."""
+        return read(dialect, exchange, body, self._candidate(_group(dialect, exchange, body), body))
+
     def _candidate(self, key: tuple[Any, ...], body: bytes) -> Reading | None:
         """The reading that shares most with this body, told by a few bytes at message ends."""
         best: Reading | None = None

@@ -4,7 +4,8 @@
 
 Sixteen connections, one request over and over, as fast as each target answers; figures are processor
 time of all threads and children of the target, from /proc. ``same``: the client repeats one request
-byte for byte; ``new``: each is a conversation of its own. Needs nginx and gcc.
+byte for byte; ``new``: each is a conversation of its own; ``going``: each is one more try of the same
+conversation, in other words. Needs nginx and gcc.
 """
 
 import argparse
@@ -17,13 +18,14 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 
 from tests.bench.bench import KIT, PATH, build_kit, require
 from tests.budgets.kit import Served, start, stop
+from tests.live.kit import Json
 
 CONNECTIONS = 16
 TICK = os.sysconf("SC_CLK_TCK")
@@ -44,12 +46,24 @@ def cpu_s(pid: int) -> float:
     return total / TICK
 
 
-def bodies(*, new: bool) -> Iterator[bytes]:
-    """Request bodies: one over and over, or each with its own first words."""
+def body(*messages: Json) -> bytes:
+    """A small request."""
+    return json.dumps({"model": "claude-sonnet-4-5", "max_tokens": 64, "messages": messages}).encode()
+
+
+def user(text: str) -> Json:
+    return {"role": "user", "content": text}
+
+
+def bodies(kind: str, history: Sequence[Json] = ()) -> Iterator[bytes]:
+    """Request bodies: one over and over, each with its own first words, or each with its own last words."""
     for number in count():
-        text = f"Say hello to number {number}." if new else "Say hello."
-        message = {"role": "user", "content": text}
-        yield json.dumps({"model": "claude-sonnet-4-5", "max_tokens": 64, "messages": [message]}).encode()
+        if kind == "same":
+            yield body(user("Say hello."))
+        elif kind == "new":
+            yield body(user(f"Say hello to number {number}."))
+        else:
+            yield body(*history, user(f"Please try again, for the {number}th time."))
 
 
 async def caller(port: int, asked: Iterator[bytes], until_s: float, want: int) -> int:
@@ -78,10 +92,9 @@ async def _storm(port: int, asked: Iterator[bytes], seconds: float, want: int) -
 
 
 def measure(
-    pid: int, port: int, seconds: float, *, want: int = 200, new: bool = False
+    pid: int, port: int, seconds: float, asked: Iterator[bytes], want: int = 200
 ) -> tuple[float, float]:
     """Microseconds of processor time for one request, and requests a second."""
-    asked = bodies(new=new)
     asyncio.run(_storm(port, asked, 0.5, want))
     before = cpu_s(pid)
     done = asyncio.run(_storm(port, asked, seconds, want))
@@ -147,14 +160,16 @@ def main() -> int:
         nginx = stack.enter_context(
             program("nginx", "-p", folder, "-e", "stderr", "-c", str(place / "nginx.conf"), port=front)
         )
-        plain, _ = measure(nginx, front, seconds)
+        plain, _ = measure(nginx, front, seconds, bodies("same"))
         free = stack.enter_context(proxy(place / "free", model))
-        call, _ = measure(free.process.pid, free.port, seconds)
+        call, _ = measure(free.process.pid, free.port, seconds, bodies("same"))
         capped = stack.enter_context(proxy(place / "capped", model, budgets=[_BUDGET]))
-        assert capped.ask("first").status == 200
+        first = capped.post("/v1/messages", body(user("first")))
+        assert first.status == 200
+        history = [user("first"), {"role": "assistant", "content": first.json["content"]}]
         print(f"small call: nginx {plain:.1f} us, looptap {call:.0f} us")
-        for name, new in (("same", False), ("new", True)):
-            cost, rate = measure(capped.process.pid, capped.port, seconds, want=402, new=new)
+        for name in ("same", "new", "going"):
+            cost, rate = measure(capped.process.pid, capped.port, seconds, bodies(name, history), want=402)
             share = f"{cost / plain:.1f} x nginx, {cost / call:.2f} x a relayed small call"
             print(
                 f"refusal ({name}): CPU {cost:.0f} us, {share}; "

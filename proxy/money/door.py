@@ -1,0 +1,151 @@
+"""The door: what is refused again, before it is read or placed and without a record of its own.
+
+Asked by the live shell before it thinks about a request. Two kinds are answered here, as long as the
+ledger refuses them: the same bytes again (``storms``), and what is new each time under a counter that
+refuses all that comes (``pressure``). Each counts in the metric, the event and the line of its budget;
+everything else is left to the purse.
+
+The one invariant: an answer given here is the ledger's of this moment, in the words of a first refusal.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from proxy.core import Glance, Opened
+from proxy.model import Exchange
+from proxy.money.bounds import Bounds
+from proxy.money.demands import demand_at_the_door, without_idle_clamps
+from proxy.money.passbook import Passbook
+from proxy.money.pressure import Pressed, Pressure
+from proxy.money.storms import Repeated, Storms
+from proxy.money.tally import Tally
+from proxy.ports import Ledger, LedgerAway
+from proxy.pricing import Pricing
+from proxy.verdict import Claim, Demand, Refusal, Reply, Terminal
+
+
+class Rules(Protocol):
+    """Which budgets a request falls under (``policies.budgets``)."""
+
+    def acts(self, budget: str) -> bool: ...
+    def caps_spend(self, subjects: Mapping[str, str]) -> str | None: ...
+    def claims(self, demand: Demand) -> list[Claim]: ...
+    def refusal(self, why: Refusal, *, now_ns: int) -> Terminal: ...
+
+
+class Door:
+    """One per purse; used from the event loop's thread."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        bounds: Bounds,
+        book: Passbook,
+        tally: Tally,
+        glance: Callable[[Exchange, bytes, int], Glance | None],
+        ttl_s: Callable[[], int],
+    ) -> None:
+        self._ledger = ledger
+        self._bounds = bounds
+        self._book = book
+        self._tally = tally
+        self._glance = glance
+        self._ttl_s = ttl_s
+        self._storms = Storms()
+        self._pressure = Pressure()
+
+    def refused(
+        self, exchange: Exchange, opened: Opened, why: Refusal, claims: Sequence[Claim], names: Sequence[str]
+    ) -> None:
+        """A request was refused for good: know it, and what refused it, when the next one comes."""
+        self._pressure.press(exchange.identity.key, why)
+        dialect, request = opened.dialect, opened.request
+        if dialect is not None and request is not None and not opened.out.coded:
+            self._storms.note(exchange, opened.out.plain, dialect, request, claims, names)
+
+    def clear(self) -> None:
+        """Other budgets or prices hold from now on."""
+        self._storms.clear()
+        self._pressure.clear()
+
+    async def answer(
+        self, exchange: Exchange, body: bytes, rules: Rules, prices: Pricing, *, enforce: bool
+    ) -> Reply | None:
+        """The refusal of a request that needs no closer look; None for every other."""
+        known = self._storms.find(exchange, body)
+        if known is not None:
+            return await self._repeated(exchange, known, rules)
+        pressed = self._pressure.on(exchange) if enforce else []
+        if not pressed:
+            return None
+        now_ns = time.time_ns()
+        glance = self._glance(exchange, body, now_ns)
+        if glance is None:
+            return None
+        claims = self._claims(exchange, glance, body, rules, prices)
+        for one in pressed:
+            why = await self._word(one, claims, rules, now_ns)
+            if why is not None and glance.ended_by in (None, why.cause):
+                self._count(exchange, why)
+                if why.kind == "message":
+                    return glance.dialect.refusal(glance.request, why, exchange.id)
+                return one.worded(glance.dialect, why, exchange.id)
+        return None
+
+    async def _repeated(self, exchange: Exchange, known: Repeated, rules: Rules) -> Reply | None:
+        """The answer to a request that repeats a refused one, as long as it is refused."""
+
+        async def still() -> Terminal | None:
+            now_ns = time.time_ns()
+            why = await self._ask(known.claims_now(now_ns), known.names)
+            acts = why is not None and (why.claim is None or rules.acts(why.claim.budget))
+            return rules.refusal(why, now_ns=now_ns) if why is not None and acts else None
+
+        why = await known.question.put(still)
+        if why is None:
+            self._storms.forget(known)
+            return None
+        self._count(exchange, why)
+        return known.worded(why, exchange.id)
+
+    def _claims(
+        self, exchange: Exchange, glance: Glance, body: bytes, rules: Rules, prices: Pricing
+    ) -> list[Claim]:
+        """What a request would claim of those who pay; nothing where a price is needed and not known."""
+        assert exchange.upstream is not None
+        card = prices.card(glance.request, exchange.upstream, exchange.arrived_ns)
+        demand = demand_at_the_door(exchange, glance, body, card, self._bounds)
+        if card is None and rules.caps_spend(demand.subjects) is not None:
+            return []
+        return list(without_idle_clamps(rules.claims(demand), lambda claim: rules.acts(claim.budget)))
+
+    async def _word(
+        self, pressed: Pressed, claims: list[Claim], rules: Rules, now_ns: int
+    ) -> Terminal | None:
+        """Why this counter refuses a request now; None: it does not, or not this one."""
+        claim = pressed.claim_of(claims)
+        if claim is None and not pressed.is_stop:
+            return None
+        why = await pressed.asked(claim, self._ask)
+        if why is None:
+            self._pressure.relax(pressed)
+            return None
+        told = rules.refusal(why, now_ns=now_ns)
+        return told if told.retry_after_s is None else None
+
+    async def _ask(self, claims: Sequence[Claim], names: Sequence[str]) -> Refusal | None:
+        """What the ledger says now; None: it may go out, or nobody can say."""
+        now_ns = time.time_ns()
+        try:
+            grant = await self._ledger.reserve(claims, ttl_s=self._ttl_s(), now_ns=now_ns, names=names)
+            self._book.alerted(grant.alerts, None, None)
+            if grant.refusal is None and grant.holds:
+                await self._ledger.release(grant, now_ns=time.time_ns())
+        except LedgerAway:
+            return None
+        return grant.refusal
+
+    def _count(self, exchange: Exchange, why: Terminal) -> None:
+        self._tally.refused(why, acted=True)
+        self._book.refused(exchange, None, why, why.kind)
