@@ -39,7 +39,13 @@ def budgets(*told: Mapping[str, Any] | Budget) -> Budgets:
 class House:
     """One process, as far as it thinks and holds."""
 
-    def __init__(self, *told: Mapping[str, Any] | Budget, posture: Posture | None = None) -> None:
+    def __init__(
+        self,
+        *told: Mapping[str, Any] | Budget,
+        posture: Posture | None = None,
+        upstreams: Mapping[str, Upstream] = UPSTREAMS,
+    ) -> None:
+        self.upstreams = upstreams
         self.records: list[Record] = []
         self.lines: list[str] = []
         self.opened = 0
@@ -61,7 +67,7 @@ class House:
         name, _, path = target.strip("/").partition("/")
         self._number += 1
         path = "/" + path
-        upstream = UPSTREAMS[name]
+        upstream = self.upstreams[name]
         head = Head("POST", path, ((b"content-type", b"application/json"), *headers))
         inner = path.removeprefix("/v1") if name == "openai" else path
         return Exchange(

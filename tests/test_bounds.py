@@ -1,9 +1,12 @@
 """The bound of a prompt: never below what a provider counts, and no further above than need be."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.model import Item, Message, ModelRequest, Splice, Tool, Usage
 from proxy.money.bounds import LARGEST_WINDOW, PICTURE, PREAMBLE, Bounds
+from proxy.pricing import Writes
 from proxy.pricing.cards import RateCard, build
 
 CARD: RateCard = build({}, source="config", context_window=200_000)
@@ -67,3 +70,44 @@ def test_a_history_held_by_the_provider_counts_as_it_did(known: bool, expected: 
     if known:
         bounds.learn("a", "resp_1", Usage(input_tokens=1000, output_tokens=60))
     assert bound(bounds, "b", b"x" * 40, request(held="resp_1")) == expected
+
+
+MARK = b'"cache_control": {"type": "ephemeral"%b}'
+NONE, SHORT, LONG = Writes
+
+
+@pytest.mark.parametrize(
+    ("body", "writes"),
+    [
+        (b'{"messages": []}', NONE),
+        (MARK % b"", SHORT),
+        (MARK % b', "ttl": "5m"', SHORT),
+        (MARK % b', "ttl":"1h"', LONG),
+        (MARK % (b', "ttl": "5m"}, {' + MARK % b', "ttl" : "1h"'), LONG),
+        (MARK % (b', "ttl":' + b" " * 100 + b'"1h"'), LONG),
+        (b'"cache\\u005fcontrol": {}', LONG),
+        (MARK % b', "t\\u0074l": "1h"', LONG),
+        (b'"text": "a \\u003c b \\u00e9"', NONE),
+    ],
+)
+def test_a_prompt_is_written_to_the_cache_as_far_as_it_is_marked(body: bytes, writes: Writes) -> None:
+    assert Bounds().writes("a", request(), body, None) is writes
+    assert Bounds().writes("a", request(held="resp_1"), body, None) is LONG
+    assert Bounds().writes("a", request(), None, None) is LONG
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"x" * 50, MARK % b"", MARK % b', "ttl": "5m"', MARK % b', "ttl": "1h"']), min_size=1
+    ),
+    st.data(),
+)
+def test_marks_are_seen_wherever_a_body_has_changed(pieces: list[bytes], data: st.DataObject) -> None:
+    body, bounds = b", ".join(pieces), Bounds()
+    base = bytearray(body)
+    at, end = sorted((data.draw(st.integers(0, len(body))), data.draw(st.integers(0, len(body)))))
+    base[at:end] = data.draw(st.sampled_from([b"", b"y", b"5m", body[at:end]]))
+    prefix = next((n for n, pair in enumerate(zip(base, body, strict=False)) if pair[0] != pair[1]), 0)
+    bounds.writes("base", request(), bytes(base), None)
+    found = bounds.writes("b", request(), body, Splice("base", prefix, 0))
+    assert found >= Bounds().writes("c", request(), body, None)

@@ -11,9 +11,10 @@ provider's own search reads) is not in it.
 
 import re
 from collections import OrderedDict
+from typing import TypeVar
 
 from proxy.model import ModelRequest, Splice, Usage
-from proxy.pricing import RateCard
+from proxy.pricing import RateCard, Writes
 
 LARGEST_WINDOW = 2_000_000
 """No model reads more; the bound where the price list does not know the model's own window."""
@@ -28,6 +29,16 @@ _PICTURES = re.compile(rb"(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR)[A-Za-z0-9+/=\\]{%d,}
 _NAMED_DOCUMENTS = frozenset({"document", "input_file", "file", "fileData", "file_data", "container_upload"})
 
 
+_LONG_MARK = re.compile(rb'"ttl"(?!\s{0,4}:\s{0,4}"5m")')
+"""A time to live other than five minutes, or one that is written strangely."""
+_ESCAPED = re.compile(rb"\\u00(?:3[0-9]|5[fF]|[67])")
+"""A letter, a digit or ``_`` as an escape. (Some encoders write < and > so.)"""
+_REACH = 32
+"""Longer than any mark: one that stands across the edge of a stretch is seen whole."""
+
+V = TypeVar("V")
+
+
 class Bounds:
     """Remembers what recent exchanges counted. One per process; used from one thread."""
 
@@ -36,6 +47,8 @@ class Bounds:
         """Tokens of a prompt by exchange: as reported, or what was the bound."""
         self._held: OrderedDict[str, int] = OrderedDict()
         """Tokens of a history that a provider holds, by the name of its last reply."""
+        self._writes: OrderedDict[str, Writes] = OrderedDict()
+        """What a prompt may have written to the cache, by exchange."""
 
     def prompt(
         self,
@@ -76,12 +89,40 @@ class Bounds:
             bound += self._held.get(request.held, window)
         return min(bound, window)
 
+    def writes(
+        self, exchange: str | None, request: ModelRequest, body: bytes | None, splice: Splice | None
+    ) -> Writes:
+        """What may be written to the cache of a provider that writes only what is marked.
+
+        A mark that was taken out still counts, so that only new bytes are looked at. ``exchange``: under this
+        name it is remembered.
+        """
+        if body is None or request.held is not None:
+            return Writes.LONG
+        known = self._writes.get(splice.base) if splice is not None else None
+        if known is None or splice is None:
+            found = _marked(body, 0, len(body))
+        else:
+            found = max(
+                known, _marked(body, max(0, splice.prefix - _REACH), len(body) - splice.suffix + _REACH)
+            )
+        if exchange is not None:
+            _keep(self._writes, exchange, found)
+        return found
+
     def learn(self, exchange: str, response_id: str | None, usage: Usage) -> None:
         """What the provider counted in the end."""
         if usage.input_tokens is not None:
             _keep(self._prompts, exchange, usage.input_tokens)
             if response_id is not None:
                 _keep(self._held, response_id, usage.input_tokens + (usage.output_tokens or 0))
+
+
+def _marked(body: bytes, start: int, end: int) -> Writes:
+    """The dearest mark in a stretch of a body, or what might be one: letters may be written as escapes."""
+    if _ESCAPED.search(body, start, end) or _LONG_MARK.search(body, start, end):
+        return Writes.LONG
+    return Writes.SHORT if body.find(b"cache_control", start, end) >= 0 else Writes.NONE
 
 
 def _weighed(body: bytes | None, start: int, end: int) -> int:
@@ -93,7 +134,7 @@ def _weighed(body: bytes | None, start: int, end: int) -> int:
     return length - sum(pictures) + PICTURE * len(pictures)
 
 
-def _keep(table: OrderedDict[str, int], name: str, value: int) -> None:
+def _keep(table: OrderedDict[str, V], name: str, value: V) -> None:
     table[name] = value
     table.move_to_end(name)
     if len(table) > _MOST_KNOWN:

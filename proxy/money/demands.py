@@ -13,7 +13,8 @@ from typing import Any
 from proxy.core import Glance, Opened
 from proxy.model import Attempt, Exchange, ModelRequest
 from proxy.money.bounds import Bounds
-from proxy.pricing import Pricing, RateCard, choices, output_bound, upper_bound
+from proxy.pricing import Pricing, RateCard, Writes, choices, output_bound, upper_bound
+from proxy.pricing.facts import writes_what_is_marked
 from proxy.tracking.placement import Placement
 from proxy.verdict import Claim, Demand, Grant, to_nano
 
@@ -42,8 +43,10 @@ def demand_of(
     output = output_bound(request, card)
     spend = fixed = None
     if card is not None:
-        spend = to_nano(upper_bound(request, card, prompt), up=True)
-        fixed = to_nano(upper_bound(replace(request, max_output_tokens=0), card, prompt), up=True)
+        writes = Writes.LONG
+        if writes_what_is_marked(exchange.upstream):
+            writes = bounds.writes(exchange.id, request, read, opened.splice)
+        spend, fixed = _priced(request, card, prompt, writes)
     calls: dict[str, int] = {}
     for tool, _ in placement.brought:
         calls[tool] = calls.get(tool, 0) + 1
@@ -70,9 +73,12 @@ def demand_at_the_door(
     prompt = bounds.glance(request, body, len(body), glance.splice, card)
     output = output_bound(request, card)
     spend = fixed = 0
+    assert exchange.upstream is not None
     if card is not None:
-        spend = to_nano(upper_bound(request, card, prompt), up=True)
-        fixed = to_nano(upper_bound(replace(request, max_output_tokens=0), card, prompt), up=True)
+        writes = Writes.LONG
+        if writes_what_is_marked(exchange.upstream):
+            writes = bounds.writes(None, request, body, glance.splice)
+        spend, fixed = _priced(request, card, prompt, writes)
     return Demand(
         subjects={**payers_of(exchange), "model": request.model},
         labels=exchange.identity.labels,
@@ -83,6 +89,13 @@ def demand_at_the_door(
         spend_nano=spend,
         input_nano=fixed,
     )
+
+
+def _priced(request: ModelRequest, card: RateCard, prompt: int, writes: Writes) -> tuple[int, int]:
+    """The most that a request can cost, and the part of it that no output adds to; nano-dollars."""
+    silent = replace(request, max_output_tokens=0)
+    whole, fixed = (upper_bound(one, card, prompt, writes) for one in (request, silent))
+    return to_nano(whole, up=True), to_nano(fixed, up=True)
 
 
 def without_idle_clamps(claims: Sequence[Claim], may_edit: Callable[[Claim], bool]) -> Sequence[Claim]:

@@ -18,11 +18,11 @@ from typing import Any
 from proxy.config import PriceRule
 from proxy.model import Cost, ModelRequest, Outcome, Upstream, Usage
 from proxy.pricing import facts
-from proxy.pricing.cards import FEES, PriceTable, RateCard, build
+from proxy.pricing.cards import FEES, Band, PriceTable, RateCard, Writes, build
 from proxy.pricing.library import card_for
 from proxy.pricing.terms import Said, said
 
-__all__ = ["Pricing", "RateCard", "choices", "output_bound", "upper_bound", "usd_text", "warm"]
+__all__ = ["Pricing", "RateCard", "Writes", "choices", "output_bound", "upper_bound", "usd_text", "warm"]
 
 UNPRICED = Cost(None, "unpriced")
 FREE = Cost(Decimal(0), "measured")
@@ -152,17 +152,24 @@ def warm(upstreams: Sequence[Upstream], at_ns: int) -> None:
         card_for(upstream, "", said({}, {}), at_ns)
 
 
-def upper_bound(request: ModelRequest, card: RateCard, input_tokens_bound: int) -> Decimal:
+def upper_bound(
+    request: ModelRequest, card: RateCard, input_tokens_bound: int, writes: Writes = Writes.LONG
+) -> Decimal:
     """The most that a request can cost: every token of the prompt at its dearest, the whole output."""
     output = output_bound(request, card)
     reachable = [band for band in card.bands if band.above < input_tokens_bound]
     worst = max(
-        input_tokens_bound * max(band.dearest_input, band.dearest_long_write if card.split_matters else 0)
-        + output * band.dearest_output
-        + band.flat
+        input_tokens_bound * _dearest_input(band, card, writes) + output * band.dearest_output + band.flat
         for band in reachable or card.bands[:1]
     )
     return Decimal(worst) * card.quantum
+
+
+def _dearest_input(band: Band, card: RateCard, writes: Writes) -> int:
+    if writes is Writes.NONE:
+        return band.dearest_unwritten
+    long = writes is Writes.LONG and card.split_matters
+    return max(band.dearest_input, band.dearest_long_write if long else 0)
 
 
 def output_bound(request: ModelRequest, card: RateCard | None) -> int:

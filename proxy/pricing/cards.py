@@ -12,6 +12,7 @@ towards the dearer reading and marked as doubtful, never an exception.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from enum import IntEnum
 from typing import NamedTuple
 
 from proxy.model import Usage
@@ -97,6 +98,16 @@ _PLAIN = (
 )
 
 
+class Writes(IntEnum):
+    """What of a prompt may be written to the provider's cache."""
+
+    NONE = 0
+    SHORT = 1
+    """For minutes."""
+    LONG = 2
+    """For an hour and more."""
+
+
 class Band(NamedTuple):
     """The coefficients that hold for prompts above ``above`` tokens."""
 
@@ -110,6 +121,8 @@ class Band(NamedTuple):
     further: Mapping[str, int]
     flat: int
     """Per request."""
+    dearest_unwritten: int
+    """The highest price that a token of the prompt may have, if none is written to the cache."""
     dearest_input: int
     """The highest price that a token of the prompt may have, if none is cached for long."""
     dearest_long_write: int
@@ -350,19 +363,20 @@ def _band(
         reasoning=coefficients.get("output_reasoning_tokens", 0),
         further={name: factor for name, factor in coefficients.items() if name not in _PLAIN},
         flat=flat,
+        dearest_unwritten=_dearest(whole, "input", _OTHERS | {"write"}),
         dearest_input=_dearest(whole, "input"),
         dearest_long_write=whole.get("cache_write_1h_tokens", 0),
         dearest_output=_dearest(whole, "output"),
     )
 
 
-def _dearest(whole: Mapping[str, int], direction: str) -> int:
+def _dearest(whole: Mapping[str, int], direction: str, without: frozenset[str] = _OTHERS) -> int:
     """The highest price of a text token in one direction; writes for long are looked at apart."""
     return max(
         (
             price
             for name, price in whole.items()
-            if direction in UNITS[name].traits and _OTHERS.isdisjoint(UNITS[name].traits)
+            if direction in UNITS[name].traits and without.isdisjoint(UNITS[name].traits)
         ),
         default=0,
     )

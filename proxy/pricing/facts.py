@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from urllib.parse import urlsplit
 
+from proxy.model import Upstream
 from proxy.pricing.cards import PriceTable, Steps
 
 D = Decimal
@@ -109,5 +111,14 @@ OUTPUT_LIMITS: tuple[tuple[re.Pattern[str], int], ...] = (
     (re.compile(r"gemini-2"), 8192),
 )
 """The most that a model writes, by its name in the list; first match wins."""
+
+
+def writes_what_is_marked(upstream: Upstream) -> bool:
+    """Whether nothing is written to the cache, and billed so, but what a request marks (``cache_control``).
+
+    Known of Anthropic's own API only: a gateway in front of it may add marks.
+    """
+    return upstream.api == "anthropic" and urlsplit(upstream.url).hostname == "api.anthropic.com"
+
 
 DEFAULT_OUTPUT_LIMIT = 128_000

@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 
 from proxy.config import PriceRule, Settings, upstreams
 from proxy.model import BillingLine, Cost, ModelRequest, Outcome, Upstream, Usage
-from proxy.pricing import Pricing, upper_bound, usd_text
+from proxy.pricing import Pricing, Writes, upper_bound, usd_text
 from proxy.pricing.cards import FEES, UNITS
+from proxy.pricing.facts import writes_what_is_marked
 from proxy.pricing.library import card_for
 from proxy.pricing.names import spellings
 from proxy.pricing.terms import Said
@@ -553,6 +555,26 @@ def test_a_hold_takes_the_dearest_token_and_the_whole_output() -> None:
     assert hold("gpt-4o", OPENAI, 0) == 16_384 * Decimal("0.00001")
     assert hold("gpt-4o", OPENAI, 0, max_output_tokens=10**9) == 16_384 * Decimal("0.00001")
     assert hold("gpt-4o", OPENAI, 0, max_output_tokens=10, n=3) == 30 * Decimal("0.00001")
+
+
+@pytest.mark.parametrize(
+    ("model", "writes", "usd"),
+    [
+        ("claude-opus-5", Writes.LONG, "0.0125"), ("claude-opus-5", Writes.SHORT, "0.00875"),
+        ("claude-opus-5", Writes.NONE, "0.0075"),
+    ],
+)  # fmt: skip
+def test_a_hold_counts_a_cache_only_where_it_may_be_written(model: str, writes: Writes, usd: str) -> None:
+    asked = request(model, max_output_tokens=100)
+    card = Pricing().card(asked, ANTHROPIC, NOW)
+    assert card is not None
+    assert upper_bound(asked, card, 1000, writes) == Decimal(usd)
+
+
+def test_only_anthropics_own_api_is_known_to_write_no_more_than_is_marked() -> None:
+    front = Upstream("a", "https://gateway.example", "anthropic")
+    assert [writes_what_is_marked(one) for one in (ANTHROPIC, front, OPENAI)] == [True, False, False]
+    assert not writes_what_is_marked(replace(front, provider="anthropic"))
 
 
 def test_a_hold_takes_the_band_of_its_length() -> None:
