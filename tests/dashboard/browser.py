@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SCREENSHOTS = Path(__file__).parents[2] / ".artifacts" / "screenshots"
 KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38}
 

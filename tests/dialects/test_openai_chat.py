@@ -1,6 +1,5 @@
 """Chat Completions: one reading of a message, whatever form it comes in; edits and refusals."""
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -502,13 +501,11 @@ def test_json_of_any_shape_never_raises(value: Any) -> None:
         request(messages=[value], **{name: value[name] for name in value if name not in ("messages", "path")})
 
 
-def test_a_long_reply_stays_within_bounds_and_is_quick() -> None:
+def test_a_long_reply_stays_within_bounds() -> None:
     piece = stream(chunk({"content": "x" * 1_000}), done=False)
     decoder = DIALECT.decoder(ASK, 200, "text/event-stream")
-    began = time.perf_counter()
     for _ in range(5_000):
         decoder.feed(piece)
     outcome = decoder.finish()
     assert outcome.streamed_chars == 5_000_000
     assert len(outcome.items[0].text) <= 1_000_000
-    assert time.perf_counter() - began < 5

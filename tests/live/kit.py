@@ -25,7 +25,7 @@ from proxy.exchange_log import write_log
 from proxy.record import Reader
 from proxy.trees import Forest
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 Json = dict[str, Any]
 Fields = Sequence[tuple[str, str]]
 LARGEST = 1 << 26

