@@ -152,6 +152,16 @@ async def test_a_running_turn_grows(proxy: kit.Served, page: Page) -> None:
     await page.until("document.getElementById('told').textContent.includes('ended')")
 
 
+async def test_it_does_not_look_alive_where_nothing_is_recorded(tmp_path: Path, page: Page) -> None:
+    (tmp_path / "data").write_text("no directory")
+    with kit.model() as model, kit.serve(tmp_path, model) as proxy:
+        await open_at(page, proxy)
+        await page.until("document.getElementById('live').textContent === 'not recorded'")
+        assert "the place cannot be opened" in await page.run("document.getElementById('live').title")
+        await page.shoot("not-recorded")
+        await page.go("about:blank")
+
+
 async def test_it_can_be_used_by_keyboard_alone(proxy: kit.Served, page: Page) -> None:
     for text in ("one", "two", "three"):
         await loop(proxy, 1, text)

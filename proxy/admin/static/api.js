@@ -28,6 +28,15 @@ async function call(path, init) {
   return answer(response);
 }
 
+/** What the proxy says of itself: {record: "ok" or why not, ledger: the same}; null where it says nothing. */
+export async function condition() {
+  try {
+    return await (await fetch("/readyz")).json();
+  } catch {
+    return null;
+  }
+}
+
 export function query(facts) {
   const set = new URLSearchParams();
   for (const [name, value] of Object.entries(facts)) if (value !== undefined && value !== null && value !== "") set.set(name, value);

@@ -1,6 +1,6 @@
 // The frame: which view stands at which address, keys, and the sign of life.
 
-import { connect } from "./api.js";
+import { condition, connect } from "./api.js";
 import { budgets } from "./budgets.js";
 import { ask } from "./dialogs.js";
 import { h, put } from "./dom.js";
@@ -102,10 +102,32 @@ function pressed(event) {
   act();
 }
 
+let followed = "off";
+let trouble = null;
+
+function sign() {
+  const live = document.getElementById("live");
+  const state = followed === "on" && trouble ? "ill" : followed;
+  const text = { on: "live", off: "the proxy is away", ill: trouble?.short }[state];
+  if (live.textContent === text) return;
+  live.className = `live ${state}`;
+  live.textContent = text;
+  live.title = state === "ill" ? trouble.why : "";
+}
+
 function alive(state) {
-  const sign = document.getElementById("live");
-  sign.className = `live ${state}`;
-  sign.textContent = state === "on" ? "live" : "the proxy is away";
+  followed = state;
+  if (state === "on") examine();
+  sign();
+}
+
+/** Events come from the record: where nothing is recorded the page would look alive, and stand still. */
+async function examine() {
+  const told = document.hidden || followed !== "on" ? null : await condition();
+  if (!told) return;
+  if (told.record !== "ok") trouble = { short: "not recorded", why: told.record };
+  else trouble = told.ledger === "ok" ? null : { short: "without ledger", why: told.ledger };
+  sign();
 }
 
 put(document.getElementById("nav"), VIEWS.map(([name, title]) => h("a", { href: `#/${name}`, "data-name": name }, title)));
@@ -117,5 +139,6 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 addEventListener("keydown", pressed);
 addEventListener("hashchange", show);
 setInterval(ageAll, 10000);
+setInterval(examine, 10000);
 connect(alive);
 show();
