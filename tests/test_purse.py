@@ -11,6 +11,7 @@ import pytest
 from policies.budgets import Budget
 from proxy.core import Opened
 from proxy.model import Identity, ResponseHead
+from proxy.money import deferred
 from proxy.money.purse import Posture
 from proxy.verdict import Reply
 from tests.live.kit import Json
@@ -195,3 +196,22 @@ async def test_what_would_be_refused_is_one_line_and_one_event_a_minute() -> Non
     house.purse.book.tell_rest(2**62)
     assert [event.get("more") for event in house.told("budget/exhausted")] == [None, 48]
     assert [line.partition(":")[0] for line in house.lines] == ["would refuse"] * 2
+
+
+async def test_what_is_held_for_a_background_reply_is_found_again_in_its_thread() -> None:
+    house = House({**SPEND, "alert_at": [0.5, 1.0]})
+    order = {"model": "gpt-4o", "input": "a task", "background": True, "max_output_tokens": 50}
+    opened = await house.ask("/openai/v1/responses", order)
+    assert isinstance(opened, Opened)
+    assert opened.placement is not None
+    grant = opened.tab.grant  # type: ignore[union-attr]
+    opened.respond(ResponseHead(200, b"OK", ((b"content-type", b"application/json"),)), 1)
+    opened.feed(json.dumps({"id": "resp_1", "status": "queued", "output": [], "usage": None}).encode(), 2)
+    opened.close("complete", opened.exchange.arrived_ns)
+    memories = opened.placement.thread_state.memories
+    memories[deferred.MEMORY] = json.loads(json.dumps(memories[deferred.MEMORY]))  # as a store keeps it
+    assert deferred.found(opened.placement, "resp_1") == grant
+    assert deferred.found(opened.placement, "resp_2") is None
+    assert deferred.struck_out(opened.placement, "resp_1") == {deferred.MEMORY: {}}
+    (balance,) = await house.balances()
+    assert (balance.used, balance.reserved > 0) == (0, True)

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 
 from proxy.core import Glance, Opened
 from proxy.model import Attempt, EndKind, Exchange, Upstream
+from proxy.money import deferred
 from proxy.money.bounds import Bounds
 from proxy.money.deadlines import clocks_of, time_up
 from proxy.money.demands import (
@@ -111,7 +112,7 @@ class Purse:
         if opened.refusal is not None:
             return
         if opened.fetches is not None:
-            opened.tab = self._deferred.pop(opened.fetches, None)
+            opened.tab = self._deferred.pop(opened.fetches, None) or self._found(exchange, opened)
             return
         placement, request = opened.placement, opened.request
         if placement is None or request is None:
@@ -283,12 +284,26 @@ class Purse:
             self.tally.trouble("settle")
         self.book.settled(exchange, opened, grant, amounts, receipt)
 
+    def _found(self, exchange: Exchange, opened: Opened) -> "_Tab | None":
+        """What was held before a restart for a reply that is fetched now."""
+        assert opened.fetches is not None
+        grant = deferred.found(opened.placement, opened.fetches) if opened.placement is not None else None
+        return _Tab(self, exchange, opened, grant) if grant is not None else None
+
     def defer(self, tab: "_Tab", reply: str) -> None:
         """The reply comes later, by a fetch. Until then the hold stands; not renewed, it ends as assumed."""
         self._open.pop(tab.grant.id, None)
         self._deferred[reply] = tab
+        placement = tab.opened.placement
+        if placement is not None and tab.grant.lease is None:  # what was drawn ahead goes down with its lease
+            self._remember(placement, deferred.written(placement, reply, tab.grant))
         while len(self._deferred) > DEFERRED:
             del self._deferred[next(iter(self._deferred))]
+
+    def fetched(self, tab: "_Tab", reply: str) -> None:
+        """The reply has come: it is settled like any other."""
+        if tab.opened.placement is not None:
+            self._remember(tab.opened.placement, deferred.struck_out(tab.opened.placement, reply))
 
     def learn(self, exchange: Exchange, attempt: Attempt) -> None:
         """What the provider counted is where the next prompt's bound begins."""
@@ -337,7 +352,7 @@ class _Tab:
         self._done = False
         self.clock: asyncio.Task[None] | None = None
         """Ends the reply when its time is up."""
-        self._awaits: str | None = None
+        self._awaits: str | None = opened.fetches
         """Id of the reply that is made in the background and tells what was taken."""
 
     def settle(self, attempt: Attempt, now_ns: int) -> None:
@@ -347,7 +362,8 @@ class _Tab:
             return
         if attempt.reply.deferred:
             self._awaits = attempt.reply.response_id
-        elif attempt.reply.whole:
+        elif attempt.reply.whole and self._awaits is not None:
+            self._purse.fetched(self, self._awaits)
             self._awaits = None
         if self._awaits is not None:  # also after a fetch that failed
             self._purse.defer(self, self._awaits)
