@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from pathlib import Path
 from tests.bench.bench import KIT, PATH, build_kit, require
 from tests.budgets.kit import Served, start, stop
 from tests.live.kit import Json
+from tests.processes import free_ports
 
 CONNECTIONS = 16
 TICK = os.sysconf("SC_CLK_TCK")
@@ -101,13 +101,6 @@ def measure(
     return (cpu_s(pid) - before) / done * 1e6, done / seconds
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 @contextmanager
 def program(*command: str, port: int) -> Iterator[int]:
     """A program, once it answers on its port."""
@@ -150,7 +143,7 @@ def main() -> int:
     build_kit()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         place = Path(folder)
-        model, front = free_port(), free_port()
+        model, front = free_ports(2)
         stack.enter_context(program(str(KIT / "upstream"), "--port", str(model), port=model))
         conf = (KIT / "conf" / "nginx.conf").read_text()
         words = {"{dir}": folder, "{port}": str(front), "{upstream_port}": str(model)}

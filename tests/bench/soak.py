@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.bench.bench import KIT, build_kit, require
+from tests.processes import free_ports
 
 ROOT = Path(__file__).parents[2]
 MAX_S = 1500
@@ -26,13 +26,6 @@ MAX_GROWTH_PER_EXCHANGE = 40
 """Bytes. Of 100,000 exchanges a leak of one small object each would show as three times that."""
 SLACK_MB = 12
 """The allocator's own unrest."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def resident_mb(pid: int) -> float:
@@ -74,7 +67,7 @@ def main() -> int:
     options = arguments.parse_args()
     require("gcc", "make")
     build_kit()
-    upstream_port, port, admin = free_port(), free_port(), free_port()
+    upstream_port, port, admin = free_ports(3)
     with tempfile.TemporaryDirectory(prefix="looptap-soak-") as folder:
         upstream = subprocess.Popen([str(KIT / "upstream"), "--port", str(upstream_port), "--chunks", "10"])
         serve = [sys.executable, "-m", "proxy", "--data-dir", f"{folder}/data", "serve"]

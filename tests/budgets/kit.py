@@ -247,9 +247,7 @@ class Served:
 
     def budgets(self, **wanted: str) -> list[dict[str, Any]]:
         """The live counters that have these values."""
-        return [
-            one for one in self._counters() if all(one[name] == value for name, value in wanted.items())
-        ]
+        return [one for one in self._counters() if all(one[name] == value for name, value in wanted.items())]
 
     def idle(self) -> list[dict[str, Any]]:
         """The counters once nothing is held any more."""

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 from tests.clients import task
 from tests.clients.scripted import ScriptedUpstream
 from tests.clients.wire import Message, Tee
+from tests.processes import free_ports
 
 PATIENCE_S = 30
 AGENTS = Path(__file__).parent / "agents"
@@ -125,7 +125,7 @@ class Proxy:
 @contextmanager
 def running_proxy(data: Path, upstream: ScriptedUpstream, **settings: Any) -> Iterator[Proxy]:
     """``looptap serve`` in front of a model API, stopped again by its own process id."""
-    port, admin = _free_port(), _free_port()
+    port, admin = free_ports(2)
     data.mkdir(parents=True)
     config = data / "looptap.yaml"
     config.write_text(json.dumps(settings))
@@ -144,13 +144,6 @@ def running_proxy(data: Path, upstream: ScriptedUpstream, **settings: Any) -> It
             process.wait(15)
         finally:
             process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _await_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:

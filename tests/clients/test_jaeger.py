@@ -6,7 +6,6 @@ passes unseen. It keeps everything in memory and listens on loopback ports of it
 
 import json
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -24,6 +23,7 @@ from tests.clients.house import Client, run_client, running_proxy
 from tests.clients.programs import CLAUDE, PROMPT, claude_code
 from tests.clients.scripted import ScriptedUpstream
 from tests.clients.test_sdks import sdk
+from tests.processes import free_ports
 
 pytestmark = pytest.mark.real
 
@@ -82,7 +82,7 @@ class Jaeger:
 def jaeger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jaeger]:
     assert BINARY.exists(), f"{BINARY} is missing: .ci/run builds it"
     place = tmp_path_factory.mktemp("jaeger")
-    ports = dict(zip(("http", "grpc", "query", "query_grpc"), _free_ports(4), strict=True))
+    ports = dict(zip(("http", "grpc", "query", "query_grpc"), free_ports(4), strict=True))
     (place / "config.yaml").write_text(CONFIG.format(**ports))
     with (place / "log").open("wb") as log:
         process = subprocess.Popen([BINARY, "--config", place / "config.yaml"], stdout=log, stderr=log)
@@ -102,17 +102,6 @@ def jaeger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jaeger]:
     finally:
         process.kill()
         process.wait(15)
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def claude_with_a_trace() -> Client:

@@ -15,7 +15,7 @@ from proxy import app
 from proxy.config import load
 from tests.clients.test_jaeger import Jaeger, jaeger
 from tests.deploy.kit import DEPLOY, ROOT
-from tests.deploy.test_container import free_port
+from tests.processes import free_port
 from tests.stores.ledger.kit import RedisServer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]

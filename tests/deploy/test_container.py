@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,15 +24,11 @@ from typing import Any
 import pytest
 
 from tests.deploy.kit import DEPLOY, ROOT, Stage, dockerfile
+from tests.processes import free_port
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 PLACES = ("/opt/looptap", "/var/lib/looptap", "/usr/local/bin", "/src")
 HEALTHY_S = 60.0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def interpreter(uid: int) -> str:

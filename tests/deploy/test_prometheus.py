@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ import pytest
 from tests.deploy.kit import ALERTS, alerts, queries
 from tests.live.kit import PATIENCE_S, stage
 from tests.live.test_metrics import BUDGETS, ask, counted, streams
+from tests.processes import free_port
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
@@ -78,8 +78,7 @@ async def prometheus(place: Path, target: str) -> AsyncIterator[Prometheus]:
         "rule_files: [alerts.yaml]\n"
         f"scrape_configs: [{{job_name: looptap, static_configs: [{{targets: ['{target}']}}]}}]\n"
     )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     log = (place / "prometheus.log").open("wb")
     process = await asyncio.create_subprocess_exec(
         program, f"--config.file={config}", f"--storage.tsdb.path={place / 'tsdb'}",

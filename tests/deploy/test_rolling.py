@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,6 +22,7 @@ from proxy.record import Reader
 from proxy.stores.ledger_redis import RedisLedger
 from tests.live.kit import LAST, Message, Peer, Upstream, answer_head, frame, sse
 from tests.live.test_restart import Process, serving
+from tests.processes import free_ports
 from tests.stores.ledger.kit import RedisServer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -50,14 +50,6 @@ http {{
   }}
 }}
 """
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Started while what it leans on is not there: it serves as configured, and says what is missing."""
 
-import socket
 from pathlib import Path
 
 import aiohttp
@@ -9,6 +8,7 @@ import pytest
 from tests.exporters.otel.collector import collecting
 from tests.live.kit import Json, Stage, stage, until
 from tests.live.test_metrics import BUDGETS, ask, scrape, streams
+from tests.processes import free_port
 
 pytestmark = pytest.mark.real  # a start waits ten seconds for the ledger
 
@@ -21,19 +21,13 @@ async def ready(here: Stage) -> Json:
         return told
 
 
-def nobody() -> int:
-    """A port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 @pytest.mark.parametrize(("away", "status"), [("closed", 402), ("open", 200)])
 async def test_PERF_08_without_ledger_and_collector_it_serves_as_configured(
     tmp_path: Path, away: str, status: int
 ) -> None:
     told = {
-        "ledger": {"url": f"redis://127.0.0.1:{nobody()}/0", "away": away},
-        "exporters": {"otlp": {"endpoint": f"http://127.0.0.1:{nobody()}"}},
+        "ledger": {"url": f"redis://127.0.0.1:{free_port()}/0", "away": away},
+        "exporters": {"otlp": {"endpoint": f"http://127.0.0.1:{free_port()}"}},
     }
     async with stage(tmp_path, streams, budgets=BUDGETS, **told) as here:
         assert "cannot reach" in (await ready(here))["ledger"]

@@ -15,6 +15,7 @@ from typing import Any
 
 from proxy.ports import Ledger
 from proxy.verdict import Balance, Claim, Grant, to_nano
+from tests.processes import free_port
 
 SECOND = 1_000_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
@@ -84,9 +85,7 @@ class RedisServer:
         self._program = program
         self._options = options
         self.directory = Path(tempfile.mkdtemp(prefix="looptap-redis-"))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 
