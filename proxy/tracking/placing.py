@@ -207,6 +207,7 @@ def _again(scope: Scope, request: ModelRequest, ask: bytes) -> Match | None:
     hints, whole = request.hints, len(request.messages)
     named = naming(request)
     best: Match | None = None
+    vain: Match | None = None
     seen = 0
     for step in reversed(scope.asks.get(ask, ())):
         thread = step.thread
@@ -217,9 +218,11 @@ def _again(scope: Scope, request: ModelRequest, ask: bytes) -> Match | None:
             break
         repeated = step.in_vain or bool(hints.retry)
         if repeated and thread.newest(step) and (step.index > 0 or _same_begin(thread, request)):
-            return Match("attempt", step, known=whole)
+            if step.index > 0:
+                return Match("attempt", step, known=whole)
+            vain = vain or Match("attempt", step, known=whole)  # unless a thread with a past asked it, too
         best = best or Match("sibling", step, known=whole)
-    return best
+    return vain or best
 
 
 def _same_begin(thread: Thread, request: ModelRequest) -> bool:
