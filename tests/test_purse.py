@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from proxy.core import Opened
 from proxy.model import Identity, ResponseHead
 from proxy.money import deferred
 from proxy.money.purse import Posture
-from proxy.verdict import Reply
+from proxy.verdict import Claim, Grant, Reply
 from tests.live.kit import Json
 from tests.live.loops import NAMES, Dialect, Loop, Said
 from tests.purse import House
@@ -215,3 +215,26 @@ async def test_what_is_held_for_a_background_reply_is_found_again_in_its_thread(
     assert deferred.struck_out(opened.placement, "resp_1") == {deferred.MEMORY: {}}
     (balance,) = await house.balances()
     assert (balance.used, balance.reserved > 0) == (0, True)
+
+
+async def test_of_equal_tries_refused_at_once_the_next_goes_on_in_the_thread_with_a_past() -> None:
+    house = House(STEPS)
+    reserve = house.ledger.reserve
+
+    async def late(claims: Sequence[Claim], **more: Any) -> Grant:
+        await asyncio.sleep(0)
+        return await reserve(claims, **more)
+
+    first = asks("a task")
+    opened = await house.ask(MESSAGES, first)
+    assert isinstance(opened, Opened)
+    assert opened.placement is not None
+    tried = asks("go on", *first["messages"], await finish(opened))
+    house.ledger.reserve = late  # type: ignore[method-assign]
+    said = await asyncio.gather(*(house.ask(MESSAGES, tried) for _ in range(4)))
+    assert len({one.placement.thread for one in said if isinstance(one, Opened) and one.placement}) == 4
+    await house.topup(STEPS, 1)
+    again = await house.ask(MESSAGES, tried)
+    assert isinstance(again, Opened)
+    assert again.placement is not None
+    assert (again.refusal, again.placement.thread) == (None, opened.placement.thread)
