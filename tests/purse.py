@@ -61,18 +61,17 @@ class House:
         )  # fmt: skip
         self._number = 0
 
-    def exchange(
-        self, target: str, headers: Sequence[tuple[bytes, bytes]] = (), identity: Identity | None = None
-    ) -> Exchange:
+    def exchange(self, target: str, *, identity: Identity | None = None, ahead_ns: int = 0) -> Exchange:
+        """A request that arrives now, or is said to come later."""
         name, _, path = target.strip("/").partition("/")
         self._number += 1
         path = "/" + path
         upstream = self.upstreams[name]
-        head = Head("POST", path, ((b"content-type", b"application/json"), *headers))
+        head = Head("POST", path, ((b"content-type", b"application/json"),))
         inner = path.removeprefix("/v1") if name == "openai" else path
         return Exchange(
             f"exc_{self._number:020}", self._number, head, upstream, inner.partition("?")[0],
-            time.time_ns(), identity or Identity(),
+            time.time_ns() + ahead_ns, identity or Identity(),
         )  # fmt: skip
 
     async def ask(self, target: str, body: bytes | Mapping[str, Any], **more: Any) -> "Opened | Reply":
