@@ -438,3 +438,9 @@ def events(data: Path, kind: str) -> list[dict[str, Any]]:
     """What the record holds of one kind of event."""
     with Reader(data) as reader:
         return [dict(record.data) for _, record in reader.events(0, types=[kind])]
+
+
+def recorded(data: Path, kind: str, least: int = 1) -> list[dict[str, Any]]:
+    """The same, once there are so many: the record is written a moment after the answer."""
+    eventually(lambda: len(events(data, kind)) >= least, f"fewer than {least} of {kind} were recorded")
+    return events(data, kind)

@@ -87,7 +87,7 @@ def _end(proxy: kit.Served, number: int, ending: str) -> None:
 
 
 def _booked(proxy: kit.Served) -> list[float]:
-    events = kit.events(proxy.data, "step/attempt")
+    events = kit.recorded(proxy.data, "step/attempt", 500)
     return [float(event["cost_usd"]) for event in events]
 
 

@@ -216,8 +216,8 @@ def test_who_only_observes_is_told_what_would_have_been_refused(
             body = kit.grown(body, said.json)
         (counter,) = proxy.idle()
         assert (counter["used"], counter["limit"]) == (3, 1)
-        assert kit.events(proxy.data, "intervention")[0]["kind"] == "would_deny"
-        assert kit.events(proxy.data, "budget/alert")[0]["share"] == 1.0
+        assert kit.recorded(proxy.data, "intervention")[0]["kind"] == "would_deny"
+        assert kit.recorded(proxy.data, "budget/alert")[0]["share"] == 1.0
         assert len(proxy.log_lines("would refuse")) == 1
         assert len(proxy.log_lines("has reached 100 %")) == 1
 
@@ -232,7 +232,7 @@ def test_alerts_come_once_per_share_and_hard_at_moves_the_stop(tmp_path: Path) -
         assert said == [*[200] * 20, 402]
         assert proxy.ask("other", x_looptap_label_customer="c8").status == 200
         proxy.idle()
-        shares = [event["share"] for event in kit.events(proxy.data, "budget/alert")]
+        shares = [event["share"] for event in kit.recorded(proxy.data, "budget/alert", 3)]
         assert shares == [0.5, 1.0, 1.5]
 
 
