@@ -272,11 +272,11 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._server.forget(self)
         self._transport = None
-        self._reader.deaf = True
+        self._reader.close()
         if self._exchange is not None:
             self._exchange.on_client_left()
-        elif self._task is not None:
-            self._task.cancel()
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
         for request in self._queue:
             if isinstance(request, IncomingRequest):
                 request.discard()
@@ -332,14 +332,20 @@ class ClientConnection(asyncio.Protocol):
                 self.write(_last(answers.text(request.status, str(request))))
                 self.finish(lingering=True)
                 return
-            self.unclaimed(-HEAD_WEIGHT)
-            assert self._task is not None
-            exchange = self._exchange = LiveExchange(self._shell, self, request, self._task)
-            await exchange.run()
-            self._exchange = None
-            if not exchange.reusable:
-                self.finish(lingering=not request.complete)
+            reusable, complete = await self._carry(request)
+            del request  # nothing of an exchange is held while the next one is waited for
+            if not reusable:
+                self.finish(lingering=not complete)
                 return
+
+    async def _carry(self, request: IncomingRequest) -> tuple[bool, bool]:
+        """Run one exchange; whether another may follow, and whether its request has come whole."""
+        self.unclaimed(-HEAD_WEIGHT)
+        assert self._task is not None
+        exchange = self._exchange = LiveExchange(self._shell, self, request, self._task)
+        await exchange.run()
+        self._exchange = None
+        return exchange.reusable, request.complete
 
     # -- the exchange's and the request's side (relay.Client, incoming.Held)
 

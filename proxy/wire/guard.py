@@ -262,6 +262,8 @@ class Watch:
                 self._opened.close(end, time.time_ns())
             except Exception as error:  # noqa: BLE001
                 self.fault("close", error)
+            self._opened.on_cut = None
+        self.on_cut = None  # no circle through the relay: what the exchange held is let go at once
 
     def fault(self, where: str, error: Exception) -> None:
         self.failed = True

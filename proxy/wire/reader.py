@@ -103,6 +103,13 @@ class RequestReader:
         arriving, self.arriving = self.arriving, None
         self._bad(failure, arriving)
 
+    def close(self) -> None:
+        """The connection is gone: read nothing more, and hold nothing that holds this in turn."""
+        self.deaf = True
+        self.head_since = self.body_since = 0.0
+        self.arriving = self._tail = None
+        del self._parser, self._connection, self._arrived, self._bad
+
     def _after_body(self, arriving: IncomingRequest, size: int) -> None:
         """A read has ended inside a body: pass it on, and bound what is no body in it."""
         self.body_since = self._pulse.now

@@ -1,13 +1,21 @@
 """The plain way through: bytes, framing, order and time of what passes, and what the thinker is told."""
 
 import contextlib
+import gc
 import threading
 import time
 
 import pytest
 
+from proxy.exchange import LiveExchange
+from proxy.server import ClientConnection
 from proxy.verdict import Reply
+from proxy.wire.guard import Watch
 from proxy.wire.heads import WireLimits
+from proxy.wire.incoming import IncomingRequest
+from proxy.wire.reader import RequestReader
+from proxy.wire.relay import Relay
+from proxy.wire.upstream import UpstreamConnection
 from tests.wire.raw_upstream import (
     END,
     OK,
@@ -443,3 +451,29 @@ def test_counters_return_to_nothing(proxy: Proxy, upstream: RawUpstream) -> None
         assert proxy.server.counters.idle_upstream_connections == 1
     assert eventually(lambda: proxy.server.counters.open_connections == 0)
     assert proxy.server.counters.requests_total == 1
+
+
+def test_an_exchange_and_its_connection_leave_nothing_for_the_garbage_collector(
+    any_proxy: Proxy, upstream: RawUpstream
+) -> None:
+    """A circle would keep whole bodies until thousands of objects later; and looking for it stops streams."""
+    upstream.reply = STREAM + frame(b"data: 1\n\n") + END
+    kinds = (ClientConnection, IncomingRequest, LiveExchange, Relay, RequestReader, UpstreamConnection, Watch)
+
+    def left() -> list[str]:
+        return [type(one).__name__ for one in gc.get_objects() if type(one) in kinds]
+
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.closing(any_proxy.connect().sock) as sock:
+            client = Wire(sock)
+            for path in (MODEL, FREE):
+                client.send(request(path, b"{}"))
+                assert client.response() is not None
+            assert eventually(
+                lambda: sorted(left()) == ["ClientConnection", "RequestReader", "UpstreamConnection"]
+            )
+        assert eventually(lambda: left() == ["UpstreamConnection"])
+    finally:
+        gc.enable()
