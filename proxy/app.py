@@ -7,7 +7,6 @@ that is taken or settings that are wrong keep the proxy from starting.
 """
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from aiohttp import web
 from exporters.prometheus import PrometheusExporter
 from proxy import admin, dialects, outlets, rulebook, vitals
 from proxy.catalog import RecordCatalog
+from proxy.circles import Circles
 from proxy.commons import Commons
 from proxy.config import ConfigError, Settings, explain, upstreams
 from proxy.core import Core, CoreSettings
@@ -50,10 +50,6 @@ GRACE_S = 30.0
 _PULSE_S = 0.25
 _HEADS = (4, 8)
 """Thread heads put away in one pulse, the newest first: so many times so many. In between, chunks pass."""
-_GC = (50_000, 10, 20)
-"""An exchange leaves hundreds of small objects that live on for hours in the tracker. Python's own
-thresholds would walk all of them hundreds of times a second and find nothing; cycles appear only
-where whole threads are forgotten."""
 _SWITCH_S = 0.0001
 """How long the traffic may keep the record's thread waiting for the interpreter. That thread gives it
 back at every statement and every compression: at Python's own 5 ms, and still at 0.5 ms, it falls
@@ -63,6 +59,7 @@ _KEEP_S = 2.0
 _TRY_S = 2.0
 """How long a start waits to know whether it can record."""
 _WATCH_S = 1.0
+_CIRCLES_S = 1.0
 _FLUSH_S = 5.0
 """How long exporters may take to send what they have, at the end."""
 
@@ -405,18 +402,27 @@ async def serve(
     if load_again is not None:
         loop.add_signal_handler(signal.SIGHUP, again.set)
     running = await start(settings, warn)
-    gc.freeze()
-    gc.set_threshold(*_GC)
     sys.setswitchinterval(_SWITCH_S)
     announce(running)
     async with asyncio.TaskGroup() as group:
-        following = None
+        beside = [group.create_task(_look_for_circles(running))]
         if load_again is not None:
-            following = group.create_task(_follow(running, again, watch, load_again, warn))
+            beside.append(group.create_task(_follow(running, again, watch, load_again, warn)))
         await done.wait()
-        if following is not None:
-            following.cancel()
+        for task in beside:
+            task.cancel()
     await running.stop()
+
+
+async def _look_for_circles(running: Running) -> None:
+    circles = Circles()
+    circles.start()
+    try:
+        while True:
+            await asyncio.sleep(_CIRCLES_S)
+            circles.beat(quiet=not running.parts.server.shell.open_exchanges)
+    finally:
+        circles.stop()
 
 
 async def _follow(
