@@ -42,7 +42,9 @@ CUT_S = 2.0
 """How long an answer that is to end may take to finish its event."""
 ID_BYTES = 10
 JOIN_BELOW = 64 * 1024
-"""A body smaller than this leaves in one write with its head."""
+"""A body smaller than this is read at once, and leaves in one write with its head."""
+SLICE = 256 * 1024
+"""Bytes of a larger one that are written in one go: between its slices other streams go on."""
 RESENDABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -138,8 +140,8 @@ class LiveExchange:
                     end = "refused"
                     self._answer(again)
                     return
-                if shell.look is not None:
-                    await self._look(shell.look, body)
+                if shell.look is not None or len(body) >= JOIN_BELOW:
+                    await self._read(body)
                 if shell.opened != self._exchange.number:  # others were whole before this one
                     self._exchange = replace(self._exchange, number=shell.opened)
             shell.opened += 1
@@ -210,15 +212,19 @@ class LiveExchange:
             self._shell.faults.caught("again", error)
             return None
 
-    async def _look(self, look: Callable[[Exchange, Opened], Awaitable[None]], body: bytes) -> None:
-        """Read the request, and let others tell what they know of its thread."""
-        opened = self._watch.begin(self._exchange, body)
-        if opened is None:
-            return
+    async def _read(self, body: bytes) -> None:
+        """Read the request while others go on, and let other instances tell what they know of its thread."""
+        watch, look = self._watch, self._shell.look
         try:
-            await look(self._exchange, opened)
+            await asyncio.sleep(0)
+            opened = watch.begin(self._exchange, body)
+            for _ in watch.reading():
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if look is not None and opened is not None:
+                await look(self._exchange, opened)
         except asyncio.CancelledError:
-            self._watch.drop()
+            watch.drop()
             raise
         except Exception as error:  # noqa: BLE001 - ours: what is known here has to do
             self._shell.faults.caught("look", error)
@@ -263,7 +269,7 @@ class LiveExchange:
         while True:
             if connection is None:
                 connection = await pool.connect(peer)
-            self._send(connection, route, body)
+            await self._send(connection, route, body)
             broken = await relay.done
             if broken is None:
                 return
@@ -283,7 +289,7 @@ class LiveExchange:
             and not self._request.upgrade
         )
 
-    def _send(self, connection: UpstreamConnection, route: Route, body: bytes | None) -> None:
+    async def _send(self, connection: UpstreamConnection, route: Route, body: bytes | None) -> None:
         """Write what there is of the request, and let the rest follow as it comes."""
         request, peer, head = self._request, self._peer, self._exchange.head
         if request.failure is not None:
@@ -317,10 +323,21 @@ class LiveExchange:
             whole=last and joined,
             upgrade=request.upgrade,
         )
-        if not joined:
-            connection.send_body(data, last)
+        if last and not joined:
+            await self._send_slices(connection, data)
+        elif not joined:
+            connection.send_body(data, last=False)
         if not last:
             request.stream_to(self.relay.upload)
+
+    async def _send_slices(self, connection: UpstreamConnection, body: bytes) -> None:
+        """Write a whole body, unless its answer comes to an end before."""
+        view = memoryview(body)
+        for at in range(0, len(body), SLICE):
+            await asyncio.sleep(0)
+            if self.relay.done.done():
+                return
+            connection.send_body(view[at : at + SLICE], last=at + SLICE >= len(body))
 
     # -- what the client's connection tells
 

@@ -27,7 +27,7 @@ from proxy.wire import answers
 from proxy.wire.dial import keep_alive
 from proxy.wire.guard import Faults, Opened, Thinker
 from proxy.wire.heads import WireLimits, own_answer
-from proxy.wire.incoming import HOLD_UNCLAIMED, BadRequest, IncomingRequest, Room
+from proxy.wire.incoming import HOLD_TURN, HOLD_UNCLAIMED, BadRequest, IncomingRequest, Room
 from proxy.wire.reader import RequestReader
 from proxy.wire.routes import RouteTable
 from proxy.wire.upstream import UpstreamPool
@@ -44,6 +44,8 @@ LAST_CALL_S = 1.0
 ABRUPT = struct.pack("ii", 1, 0)
 """SO_LINGER that makes close() send a reset."""
 PEER_LEFT = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+LARGE = 64 * 1024
+"""Bytes of one read behind which more are likely to wait: they wait until others had their turn."""
 HEAD_WEIGHT = 1024
 """What a request waiting in line is taken to weigh, beside its body."""
 
@@ -255,6 +257,9 @@ class ClientConnection(asyncio.Protocol):
             keep_alive(sock)
 
     def data_received(self, data: bytes) -> None:
+        if len(data) > LARGE:  # uvloop would read on for megabytes
+            self.hold(HOLD_TURN)
+            self._shell.pulse.loop.call_soon(self.unhold, HOLD_TURN)
         if self._tunnel is None:
             self._reader.feed(data)
         else:

@@ -39,14 +39,13 @@ class Core(Parts):
         ``refused``: how this very request was refused when it was recorded (replay).
         """
         opened = self.begin(exchange, body)
+        opened.read()
         opened.place(now_ns, refused=refused)
         return opened
 
     def begin(self, exchange: Exchange, body: bytes) -> Opened:
-        """Read a request; ``place`` follows, after the shell has looked for its thread elsewhere."""
-        opened = Opened(self, exchange, body)
-        opened.read()
-        return opened
+        """A request to be read and then placed by a shell that may wait in between."""
+        return Opened(self, exchange, body)
 
     def glance(self, exchange: Exchange, body: bytes, now_ns: int) -> Glance | None:
         """Look at a request that may be refused at the door; None for one that has to be placed.

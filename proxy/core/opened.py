@@ -4,7 +4,7 @@ The one invariant: ``close`` is called exactly once, and whatever was opened (at
 ends there, on every way out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -97,26 +97,36 @@ class Opened:
 
     def read(self) -> None:
         """Read the request."""
-        self._guarded(self._read)
+        for _ in self.reading():
+            pass
+
+    def reading(self) -> Iterator[None]:
+        """Read the request in slices, for a shell that lets others go on in between."""
+        try:
+            yield from self._read()
+        except Exception as error:  # noqa: BLE001
+            self._unread(error)
 
     def place(self, now_ns: int, *, number: int | None = None, refused: Terminal | None = None) -> None:
         """Find out whose the request is, and judge it. ``number``: its number, where others came before."""
         if number is not None:
             self.exchange = replace(self.exchange, number=number)
-        self._guarded(lambda: self._place(now_ns, refused))
+        try:
+            self._place(now_ns, refused)
+        except Exception as error:  # noqa: BLE001
+            self._unread(error)
         if not self._waits:
             self._capture_start(now_ns)
 
-    def _guarded(self, do: Callable[[], None]) -> None:
-        try:
-            do()
-        except (Unreadable, Undecodable) as problem:
-            self._parts.unread(str(problem) or type(problem).__name__)
-        except Exception as error:  # noqa: BLE001 - a bug of ours: this exchange is relayed unseen
+    def _unread(self, error: Exception) -> None:
+        """It cannot be read; where that is a bug of ours, this exchange is relayed unseen."""
+        if isinstance(error, Unreadable | Undecodable):
+            self._parts.unread(str(error) or type(error).__name__)
+        else:
             self._parts.on_fault("open", error)
             self._parts.unread("internal fault")
 
-    def _read(self) -> None:
+    def _read(self) -> Iterator[None]:
         parts, exchange = self._parts, self.exchange
         assert exchange.upstream is not None
         dialect = parts.dialects(exchange.head.method, exchange.path, exchange.upstream, exchange.head)
@@ -126,7 +136,8 @@ class Opened:
         if exchange.head.method == "GET":
             self.request = dialect.read_request(exchange.head, exchange.path, {}, ())
             return
-        reading = parts.library.read(dialect, exchange, self.out.read(parts.settings.max_decoded))
+        plain = self.out.read(parts.settings.max_decoded)
+        reading = yield from parts.library.slices(dialect, exchange, plain)
         if not self.out.coded:
             self.splice = reading.splice
         self.request, self._reading = reading.request, reading

@@ -7,7 +7,7 @@ The one invariant: what was opened is closed exactly once, and a fault never rea
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from proxy.model import EndKind, Exchange, Head, ResponseHead, Upstream
@@ -57,6 +57,10 @@ class Opened(Protocol):
         """The answer where nothing of the reply has gone out yet."""
         ...
 
+    def reading(self) -> Iterator[None]:
+        """Read the request, in slices between which others may go on."""
+        ...
+
     def place(self, now_ns: int, *, number: int | None = None) -> None:
         """Find out whose the request is; ``number``: its number by now."""
         ...
@@ -86,7 +90,7 @@ class Thinker(Protocol):
     def open(self, exchange: Exchange, body: bytes, now_ns: int) -> Opened: ...
 
     def begin(self, exchange: Exchange, body: bytes) -> Opened:
-        """The first half of ``open``: the request is read; ``Opened.place`` is the other."""
+        """``open`` in parts: ``Opened.reading`` and then ``Opened.place`` follow."""
         ...
 
     def relay(self, exchange: Exchange, now_ns: int) -> Opened:
@@ -145,12 +149,20 @@ class Watch:
             return False
 
     def begin(self, exchange: Exchange, body: bytes) -> Opened | None:
-        """Read a request that is not to be placed yet; ``open`` follows."""
+        """A request that is to be read in slices (``reading``); ``open`` follows."""
         try:
             self._opened = self._thinker.begin(exchange, body)
         except Exception as error:  # noqa: BLE001
             self.fault("open", error)
         return self._opened
+
+    def reading(self) -> Iterator[None]:
+        """Read what was begun."""
+        if self._opened is not None:
+            try:
+                yield from self._opened.reading()
+            except Exception as error:  # noqa: BLE001
+                self.fault("open", error)
 
     def drop(self) -> None:
         """What was begun is not to be: its client left before anything was known of it."""

@@ -27,6 +27,7 @@ class BadRequest(Exception):
 HOLD_UNCLAIMED = 1
 HOLD_UPSTREAM = 2
 HOLD_ROOM = 4
+HOLD_TURN = 8
 """Why a client's connection is not being read: bits, as several reasons can hold at once."""
 
 

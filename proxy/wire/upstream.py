@@ -215,16 +215,16 @@ class UpstreamConnection(asyncio.Protocol):
             )
         self.write(head)
 
-    def send_body(self, data: bytes, last: bool) -> None:
+    def send_body(self, data: bytes | memoryview, last: bool) -> None:
         """Pass on body bytes with the request's own framing."""
         if data:
-            self.write(chunk(data) if self._chunked_upload else data)
+            self.write(chunk(bytes(data)) if self._chunked_upload else data)
         if last:
             self._sent_whole = True
             if self._chunked_upload:
                 self.write(LAST_CHUNK)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 

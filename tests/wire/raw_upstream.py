@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.model import EndKind, Exchange, Head, Identity, ResponseHead, Upstream
@@ -289,6 +289,13 @@ class Recorded:
         self.ends: list[EndKind] = []
         self._thinker = thinker
 
+    def reading(self) -> Iterator[None]:
+        yield
+
+    def place(self, now_ns: int, *, number: int | None = None) -> None:
+        if number is not None:
+            self.exchange = replace(self.exchange, number=number)
+
     def sent(self, now_ns: int) -> None:
         """The request is on its way."""
 
@@ -326,6 +333,9 @@ class RecordingThinker:
         self.maybe_fail("open")
         self.exchanges.append(Recorded(exchange, body, self))
         return self.exchanges[-1]
+
+    def begin(self, exchange: Exchange, body: bytes) -> Recorded:
+        return self.open(exchange, body, 0)
 
     def relay(self, exchange: Exchange, now_ns: int) -> Recorded:
         self.maybe_fail("open")
