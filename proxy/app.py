@@ -135,6 +135,7 @@ class _Parts:
         self.data_dir = Path(store.path)
         writer = RecordWriter(self.data_dir, keep=keep, warn=warn)
         self.outbox = Outbox(writer, self._exporters(), limits=Limits(), warn=warn)
+        writer.rest = self.outbox.rest
         self.threads = open_threads(str(self.data_dir), self.outbox)
         self.core = self._core()
         self.shared = shared_threads(_shared_at(settings), int(store.keep.seconds))

@@ -43,7 +43,7 @@ CUT_S = 2.0
 ID_BYTES = 10
 JOIN_BELOW = 64 * 1024
 """A body smaller than this is read at once, and leaves in one write with its head."""
-SLICE = 256 * 1024
+SLICE = 1024 * 1024
 """Bytes of a larger one that are written in one go: between its slices other streams go on."""
 RESENDABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 

@@ -26,6 +26,10 @@ BATCH_S = 0.15
 BATCH_ENTRIES = 4_000
 """Entries after which the writer is woken early, and most that one transaction takes."""
 BATCH_BYTES = 32 << 20
+WORK_S = 0.0005
+REST_S = 0.002
+"""So long the record's thread works and then rests, while little is queued: streams wait for it to let go
+of the interpreter, and on one core of the core itself, which a scheduler gives it for milliseconds."""
 RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits while the record cannot be written; the last one repeats."""
 EXPORT_S = 0.2
@@ -220,9 +224,17 @@ class Outbox:
         if self._drain is None or not self._drain.running:
             done.set_result(None)
         else:
+            self._drain.hurry.set()
             self._queue.append(_Mark(done))
             self._drain.wake.set()
         return done
+
+    def rest(self) -> None:
+        """Let the traffic go on for a moment; called between two entries, by the thread that writes them."""
+        drain = self._drain
+        pressed = len(self._queue) >= BATCH_ENTRIES or self._bytes_in - self._bytes_out > BATCH_BYTES
+        if drain is not None and not pressed:
+            drain.rest()
 
     def close(self, deadline_s: float = 5.0) -> bool:
         """Write what waits and stop; False where the deadline passed first. Blocks: not for the loop."""
@@ -259,6 +271,10 @@ class _Drain:
         self.running = False
         self.tried: Future[None] = Future()
         self.tried.set_running_or_notify_cancel()  # who stops waiting for it must not cancel it
+        self.hurry = threading.Event()
+        """Somebody waits until what is queued is on disk."""
+        self._rested = 0.0
+        """What the thread had worked at its last rest, in seconds of the processor."""
         self._outbox = outbox
         self._writer = writer
         self._thread = threading.Thread(target=self._run, name="looptap-record", daemon=True)
@@ -283,9 +299,15 @@ class _Drain:
             return True
         self._deadline = time.monotonic() + deadline_s
         self._closing = True
+        self.hurry.set()
         self.wake.set()
         self._thread.join(deadline_s + 1.0)
         return not self._thread.is_alive() and not self._outbox._queue and not self._batch
+
+    def rest(self) -> None:
+        if time.thread_time() - self._rested >= WORK_S:
+            self.hurry.wait(REST_S)
+            self._rested = time.thread_time()
 
     def lag_s(self) -> float:
         return max(0.0, time.monotonic() - self._clear_at)
@@ -376,6 +398,8 @@ class _Drain:
         self._outbox._bytes_out += self._weight
         self._batch, self._weight, self.held = [], 0, 0
         marks, self._marks = self._marks, []
+        if marks and not self._closing and not any(isinstance(e, _Mark) for e in self._outbox._queue.copy()):
+            self.hurry.clear()
         for mark in marks:
             mark.reached()
         return True

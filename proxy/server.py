@@ -44,8 +44,9 @@ LAST_CALL_S = 1.0
 ABRUPT = struct.pack("ii", 1, 0)
 """SO_LINGER that makes close() send a reset."""
 PEER_LEFT = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-LARGE = 64 * 1024
-"""Bytes of one read behind which more are likely to wait: they wait until others had their turn."""
+AT_ONCE = 512 * 1024
+"""Bytes of one client that are read until others have had their turn: uvloop would read on for megabytes."""
+_LARGE = 64 * 1024
 HEAD_WEIGHT = 1024
 """What a request waiting in line is taken to weigh, beside its body."""
 
@@ -238,6 +239,8 @@ class ClientConnection(asyncio.Protocol):
         self.write_paused = False
         self._held = 0
         self._unclaimed = 0
+        self._this_turn = 0
+        """Bytes of large reads since the loop last looked at other connections."""
         self._idle_since = shell.pulse.now
         self._stalled_since = 0.0
         self._closing_since = 0.0
@@ -257,13 +260,23 @@ class ClientConnection(asyncio.Protocol):
             keep_alive(sock)
 
     def data_received(self, data: bytes) -> None:
-        if len(data) > LARGE:  # uvloop would read on for megabytes
-            self.hold(HOLD_TURN)
-            self._shell.pulse.loop.call_soon(self.unhold, HOLD_TURN)
+        if len(data) > _LARGE:
+            self._take_turns(len(data))
         if self._tunnel is None:
             self._reader.feed(data)
         else:
             self._tunnel(data)
+
+    def _take_turns(self, size: int) -> None:
+        if not self._this_turn:
+            self._shell.pulse.loop.call_soon(self._next_turn)
+        self._this_turn += size
+        if self._this_turn >= AT_ONCE:
+            self.hold(HOLD_TURN)
+
+    def _next_turn(self) -> None:
+        self._this_turn = 0
+        self.unhold(HOLD_TURN)
 
     def eof_received(self) -> bool:
         # A client that shuts its sending side has left: proxies and clients agree on that, and

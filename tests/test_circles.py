@@ -26,7 +26,7 @@ def circles() -> Iterator[Circles]:
 
 def slices(count: int) -> list[list[int]]:
     """Enough new objects for so many looks."""
-    return [[n] for n in range(count * 5_000)]
+    return [[n] for n in range(count * 2_000)]
 
 
 def test_a_young_circle_goes_with_the_next_look(circles: Circles) -> None:
@@ -41,7 +41,7 @@ def test_an_old_circle_goes_when_there_is_no_traffic(circles: Circles) -> None:
     gone = weakref.ref(old)
     kept = [slices(2)]
     del old
-    kept.append(slices(100))
+    kept.append(slices(250))
     circles.beat(quiet=False)
     assert gone() is not None
     circles.beat(quiet=True)

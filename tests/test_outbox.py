@@ -339,3 +339,32 @@ async def test_exporters_see_records_soon_without_a_stop() -> None:
                 await sender.enough.wait()
         outbox.stop_exporting()
     assert sender.got == [event("item", n) for n in range(3)]
+
+
+def test_the_writing_thread_rests_unless_much_is_queued_or_somebody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = iter(range(1, 100))
+    monkeypatch.setattr("proxy.outbox.time.thread_time", lambda: next(now))  # a second of work at each look
+    writer = Writer()
+    outbox = Outbox(writer)
+    drain = outbox._drain
+    assert drain is not None
+    rests: list[bool] = []
+    monkeypatch.setattr(drain.hurry, "wait", lambda seconds: rests.append(not drain.hurry.is_set()))
+    outbox.rest()
+    assert rests == [True]
+    for n in range(4_000):
+        outbox.put(event("item", n))
+    outbox.rest()
+    assert rests == [True]
+    outbox.start()
+    written(outbox)
+    outbox.rest()
+    assert rests == [True, True]
+    writer.gate.clear()
+    outbox.barrier()
+    outbox.rest()
+    assert rests == [True, True, False]
+    writer.gate.set()
+    assert outbox.close()

@@ -5,7 +5,7 @@ traffic to give it back. Writing rows by the dozen costs a fraction of writing t
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -15,15 +15,23 @@ _SIZES = (32, 4, 1)
 
 
 def insert(
-    connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]], conflict: str = ""
+    connection: sqlite3.Connection,
+    into: str,
+    rows: Sequence[Sequence[Any]],
+    conflict: str = "",
+    rest: Callable[[], None] = lambda: None,
 ) -> None:
-    """Insert rows. ``into`` ends before VALUES: ``INSERT INTO events``; ``conflict`` stands behind them."""
+    """Insert rows. ``into`` ends before VALUES: ``INSERT INTO events``; ``conflict`` stands behind them.
+
+    ``rest`` is called between statements.
+    """
     at = 0
     for size in _SIZES:
         while len(rows) - at >= size:
             statement = _statement(into, len(rows[at]), size, conflict)
             connection.execute(statement, tuple(chain.from_iterable(rows[at : at + size])))
             at += size
+            rest()
 
 
 @cache

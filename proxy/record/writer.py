@@ -63,6 +63,8 @@ class RecordWriter:
         self.data_dir = data_dir
         self.lost_answers = 0
         """Answers whose request never reached the record."""
+        self.rest: Callable[[], None] = lambda: None
+        """Called every now and then in the middle of a batch: others may want the processor."""
         self._keep = keep
         self._warn = warn
         self._clock = clock
@@ -87,6 +89,7 @@ class RecordWriter:
             work.recall(batch)
             for entry in batch:
                 work.take(entry)
+                self.rest()
             work.finish()
             connection.execute("COMMIT")
         except (OSError, sqlite3.Error, schema.RecordNewer) as error:
@@ -258,10 +261,14 @@ class _Batch:
         """Write everything."""
         self._close_run()
         connection = self._connection
-        insert(connection, "INSERT INTO names", self._new_names)
-        insert(connection, "INSERT INTO events", self._events)
-        insert(connection, bodies.INSERT, self._bodies)
-        insert(connection, "INSERT OR IGNORE INTO exchanges", list(self._starts.values()))
+        rest = self._writer.rest
+        for verb, rows in (
+            ("INSERT INTO names", self._new_names),
+            ("INSERT INTO events", self._events),
+            (bodies.INSERT, self._bodies),
+            ("INSERT OR IGNORE INTO exchanges", list(self._starts.values())),
+        ):
+            insert(connection, verb, rows, rest=rest)
         if self._ends:
             connection.executemany(_ANSWER, self._ends)
         self._summaries.flush(connection)
