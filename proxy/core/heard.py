@@ -21,7 +21,7 @@ class Heard:
     """The upstream's answer to one exchange."""
 
     __slots__ = (
-        "_at_once", "_kept", "_kept_bytes", "_max_kept", "_tap", "_unread", "first_output_ns", "head",
+        "_at_once", "_kept", "_max_kept", "_tap", "_unread", "first_output_ns", "head",
         "received",
     )  # fmt: skip
 
@@ -34,7 +34,6 @@ class Heard:
         self._unread: list[tuple[bytes, int]] = []
         """Chunks that the tap has not seen yet, and when they came."""
         self._kept: list[bytes] | None = [] if keep else None
-        self._kept_bytes = 0
         self._max_kept = max_kept
         self._at_once = at_once
 
@@ -46,14 +45,20 @@ class Heard:
 
     def feed(self, data: bytes, now_ns: int) -> Sequence[Event]:
         """Body bytes as they came; what they say may be told with later ones."""
-        self.received += len(data)
-        if self._kept is not None:
-            self._keep(self._kept, data)
+        size = len(data)
+        self.received += size
+        kept = self._kept
+        if kept is not None:
+            if self.received > self._max_kept:
+                self._kept = None
+            else:
+                kept.append(data)
         tap = self._tap
         if tap is None:
             return ()
-        self._unread.append((data, now_ns))
-        if len(self._unread) < AT_ONCE and len(data) <= LONG and not self._at_once:
+        unread = self._unread
+        unread.append((data, now_ns))
+        if len(unread) < AT_ONCE and size <= LONG and not self._at_once:
             return ()
         return self._read_along(tap)
 
@@ -75,13 +80,6 @@ class Heard:
                     self.first_output_ns = now_ns
                 found.append(event)
         return found
-
-    def _keep(self, kept: list[bytes], data: bytes) -> None:
-        self._kept_bytes += len(data)
-        if self._kept_bytes > self._max_kept:
-            self._kept = None
-        else:
-            kept.append(data)
 
     def finish(self, on_fault: Callable[[str, BaseException], None]) -> tuple[Outcome, str]:
         """The reply as far as it came and could be read, and what kept us from the rest, if anything."""

@@ -363,8 +363,10 @@ class Opened:
     def feed(self, data: bytes, now_ns: int) -> None:
         """Body bytes as they came from the upstream; the client has them already."""
         events = self._heard.feed(data, now_ns)
+        if not events:
+            return
         placement, chain = self.placement, self._parts.chain
-        if not events or placement is None or not chain.wants_deltas:
+        if placement is None or not chain.wants_deltas:
             return
         for event in events:
             ruling = chain.delta(self._view(placement, now_ns, None), event, placement.memories)

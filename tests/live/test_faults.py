@@ -22,7 +22,7 @@ SECRET = "words that only the conversation may hold"
 PLACES: dict[str, tuple[Any, str]] = {
     "read_message": (Anthropic, "read_message"),
     "read_request": (Anthropic, "read_request"),
-    "reading": (Library, "read"),
+    "reading": (Library, "slices"),
     "decoder": (Anthropic, "decoder"),
     "feed": (AnthropicDecoder, "feed"),
     "finish": (AnthropicDecoder, "finish"),
