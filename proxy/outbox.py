@@ -27,7 +27,7 @@ BATCH_ENTRIES = 4_000
 """Entries after which the writer is woken early, and most that one transaction takes."""
 BATCH_BYTES = 32 << 20
 WORK_S = 0.0005
-REST_S = 0.002
+REST_S = 0.001
 """So long the record's thread works and then rests, while little is queued: streams wait for it to let go
 of the interpreter, and on one core of the core itself, which a scheduler gives it for milliseconds."""
 RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
