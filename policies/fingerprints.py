@@ -31,13 +31,27 @@ _VALUE = r"(?:[0-9][\w-]*|[a-f][0-9a-f]{5,}|[\w-]*\d[\w-]*)"
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What to replace by what. ``needs``: a text without any of these (lower case) is passed by at once."""
+    """What to replace by what.
+
+    Searching is what masking costs, and most rules find nothing. So a pattern begins with what is rare
+    (``[0-9](?<=\\b\\d)`` means ``\\b\\d``, and looks closer at digits alone), and what no match lacks is
+    looked for before. A number begins with one of ``0-9``: those are found faster than any digit.
+    """
 
     pattern: re.Pattern[str]
     mark: str
     needs: tuple[str, ...] = ()
+    """A text without any of these (lower case) is passed by at once."""
+    trace: re.Pattern[str] | None = None
+    """Likewise a text in which this finds nothing."""
     when: Callable[[str], object] | None = None
     """What else must hold of the words that are found: cheaper than asking at each letter."""
+
+    def may(self, text: str, small: str) -> bool:
+        """Whether it is worth searching a text, which is ``small`` in lower case."""
+        if self.needs and not any(need in small for need in self.needs):
+            return False
+        return self.trace is None or self.trace.search(text) is not None
 
     def put(self, text: str) -> str:
         """The text with the mark in place of all that is found."""
@@ -46,47 +60,68 @@ class _Rule:
         return self.pattern.sub(lambda m: self.mark if self.when(m.group()) else m.group(), text)  # type: ignore[misc]
 
 
-def _rule(pattern: str, mark: str, *needs: str, flags: int = re.IGNORECASE) -> _Rule:
-    return _Rule(re.compile(pattern, flags), mark, needs)
+def _rule(pattern: str, mark: str, *needs: str, trace: str = "", flags: int = re.IGNORECASE) -> _Rule:
+    return _Rule(re.compile(pattern, flags), mark, needs, re.compile(trace) if trace else None)
 
 
 _DIGIT = re.compile(r"[a-f]*\d").match
 _RANDOM = re.compile(r"(?=[a-z0-9]*[A-Z])(?=[A-Z0-9]*[a-z])(?:[A-Za-z]*\d+[A-Za-z]){3}")
-_RULES = (
+RULES = (
     _rule(
-        r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?(?:Z|UTC|[+-]\d\d:?\d\d))?", "<time>", ":"
+        r"\d\d\d\d-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?(?:Z|UTC|[+-]\d\d:?\d\d))?", "<time>",
+        trace=r"-\d\d-\d\d[Tt ]\d",
     ),
-    _rule(r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?(?:\s?[ap]m)?\b", "<time>", ":"),
+    _rule(r"[0-9](?<=\b\d)\d?:\d\d:\d\d(?:[.,]\d+)?(?:\s?[ap]m)?\b", "<time>", trace=r":\d\d:\d"),
     _rule(
         rf"\b(?:{_MONTH}\s+\d{{1,2}}|\d{{1,2}}\s+{_MONTH})(?:,?\s+\d{{4}})?\b", "<day>",
-        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec", flags=0,
+        trace=r"[JFMASOND](?:an|eb|ar|pr|ay|un|ul|ug|ep|ct|ov|ec)", flags=0,
     ),
-    _rule(r"\b1[5-9]\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d+)?\b", "<time>", "15", "16", "17", "18", "19"),
-    _rule(r"\b\d+m\d+(?:\.\d+)?s\b", "<took>", "m"),
-    _rule(r"\b\d+(?:\.\d+)?\s?(?:[mµun]s|milliseconds?|s|secs?|seconds?)\b", "<took>", "s"),
+    _rule(r"1(?<=\b1)[5-9]\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d+)?\b", "<time>"),
+    _rule(r"[0-9](?<=\b\d)\d*+m\d+(?:\.\d+)?s\b", "<took>", trace=r"[mM]\d"),
+    _rule(
+        r"[0-9](?<=\b\d)\d*+(?:\.\d+)?+\s?+(?:[mµun]?s|milliseconds?|secs?|seconds?)\b", "<took>",
+        trace=r"[0-9]\s?(?=[mnusMNUSµμſ])(?i:[mµun]?s\b|millis|sec)",
+    ),
     _rule(
         r"\b((?:\w{0,40}_(?:ms|millis|secs?|seconds)|\w{0,40}(?:elapsed|duration|latency|took)\w{0,20})\W{1,3})\d+(?:\.\d+)?\b",
         r"\1<took>", "_ms", "_millis", "_sec", "elapsed", "duration", "latency", "took",
     ),
-    _rule(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<id>", "-"),
-    _rule(rf"\b(?=[pcsrtj])((?:{_LABELS})\W{{0,3}}){_VALUE}", r"\1<id>", "id", "port"),
-    _rule(r"\b0x[0-9a-f]{4,16}\b", "<hex>", "0x"),
-    _Rule(re.compile(r"\b[0-9a-f]{7,128}\b"), "<hex>", (), lambda word: _DIGIT(word) and not word.isdigit()),
+    _rule(
+        r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<id>",
+        trace=r"-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-",
+    ),
+    _rule(
+        rf"\b(?=[pcsrtj])((?:{_LABELS})\W{{0,3}}){_VALUE}", r"\1<id>", "id", "port",
+        trace=r"[dDtT](?<=[iI][dD]|[rR][tT])\W{0,3}(?:[a-fA-F][0-9a-fA-F]{5}|[\w-]{0,100}?\d)",
+    ),
+    _rule(r"0(?<=\b0)x[0-9a-f]{4,16}\b", "<hex>", "0x"),
+    _Rule(
+        re.compile(r"\b[0-9a-f]{7,128}\b"), "<hex>", trace=re.compile(r"[0-9](?:[a-f]|(?<=[a-f][0-9]))"),
+        when=lambda word: _DIGIT(word) and not word.isdigit(),
+    ),
     _Rule(
         re.compile(r"\b[a-z]{3,8}[_-](?=[a-z0-9]*\d)[a-z0-9]{6,64}\b", re.IGNORECASE), "<id>", ("_", "-"),
-        lambda words: re.split("[_-]", words.lower(), maxsplit=1)[0] in _PREFIXES,
+        trace=re.compile(r"[_-](?<=[a-z]{3}[_-])(?=[a-z]*\d)[a-z0-9]{6}", re.IGNORECASE),
+        when=lambda words: re.split("[_-]", words.lower(), maxsplit=1)[0] in _PREFIXES,
     ),
-    _Rule(re.compile(r"\b[A-Za-z0-9]{16,64}\b"), "<id>", (), lambda word: _RANDOM.match(word) is not None),
+    _Rule(
+        re.compile(r"\b[A-Za-z0-9]{16,64}\b"), "<id>",
+        trace=re.compile(r"[0-9][A-Za-z]+[0-9]+[A-Za-z]+[0-9]+[A-Za-z]"),
+        when=lambda word: _RANDOM.match(word) is not None,
+    ),
     _rule(
         r"(?:/private)?(?:/tmp|/var/tmp|/var/folders|/dev/shm)/[^\s'\":;,)\]]*", "<temp>",
         "/tmp/", "/folders/", "/shm/",
     ),
-    _rule(r"[A-Z]:\\[^\s'\"]*\\Te?mp\\[^\s'\":;,)\]]*", "<temp>", "\\"),
+    _rule(r"[A-Z]:\\[^\s'\"]*\\Te?mp\\[^\s'\":;,)\]]*", "<temp>", "\\tmp\\", "\\temp\\"),
     _rule(r"\b(localhost|127\.0\.0\.1|0\.0\.0\.0):\d{2,5}\b", r"\1:<port>", "localhost:", "0.1:", "0.0:"),
 )  # fmt: skip
 """What a run of the same thing changes by itself. First match first, each over what is left."""
 
-_MAY_DIFFER = re.compile(r"\d|/tmp/|/shm/|\\Te?mp\\|/var/folders/|\bid\b", re.IGNORECASE)
+_HAS_DIGIT = re.compile(r"[0-9]").search
+_MAY_DIFFER = re.compile(r"/tmp/|/shm/|\\Te?mp\\|/var/folders/|\bid\b", re.IGNORECASE).search
+_MAY_DIFFER_WORDS = ("/tmp/", "/shm/", "\\tmp\\", "\\temp\\", "/var/folders/", "id")
+"""What is volatile has a digit or one of these in its line."""
 _MEANT = "#="
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SPACE = re.compile(r"\s+")
@@ -101,7 +136,7 @@ _FAILURE = re.compile(
 )
 _EXITED = re.compile(
     r"(?:exited with (?:exit )?(?:code|status)|^exit[ _](?:code|status)|\"?exit_?code\"?)\W{0,3}(\d{1,3})",
-    re.I | re.M,
+    re.MULTILINE,
 )
 _EMPTY_WORDS = re.compile(
     r"\b(?:an?|the|has|have|was|is|of|with|error|errors|exception|failed|failure|unknown|internal|unexpected|occurred"
@@ -129,19 +164,23 @@ _WAITING = re.compile(
     r"\b(?:(?:still|is|are|currently|process|status\W{1,4}|state\W{1,4})\s*"
     r"(?:running|pending|queued|waiting|building|in.progress)"
     r"|in[ _-]progress|not (?:yet )?(?:ready|finished|complete|done|available)(?: yet)?"
-    r"|no (?:new )?output(?: yet)?"
-    r"|(?-i:[A-Z_]*(?:PENDING|QUEUED|IN_PROGRESS|PROVISIONING|CREATING|STARTING)[A-Z_]*"
-    r"|ContainerCreating|PodInitializing)|\d/\d\s+pending"
-    r"|timed? ?out waiting|wait(?:ing)? for|eta\b|remaining|try again (?:later|in))\b",
-    re.IGNORECASE,
+    r"|no (?:new )?output(?: yet)?|\d/\d\s+pending"
+    r"|timed? ?out waiting|wait(?:ing)? for|eta\b|remaining|try again (?:later|in))\b"
+)
+"""In lower case."""
+_STATES = re.compile(
+    r"\b(?:[A-Z_]*(?:PENDING|QUEUED|IN_PROGRESS|PROVISIONING|CREATING|STARTING)[A-Z_]*"
+    r"|ContainerCreating|PodInitializing)\b"
 )
 _WAITS = (
-    "running", "pending", "queued", "waiting", "building", "progress", "ready", "finished", "complete",
-    "done", "available", "output", "wait", "eta", "remaining", "later", "again in", "provisioning",
-    "creating", "starting", "podinitializing",
+    ("ing", ("running", "pending", "waiting", "building", "remaining")), ("progress", ()), ("queued", ()),
+    ("not ", ("not yet ", "not ready", "not finished", "not complete", "not done", "not available")),
+    ("output", ("no output", "no new output")), ("wait for", ()), ("eta", ()), ("try again", ()),
 )  # fmt: skip
-"""What no text lacks that ``_WAITING`` finds something in: most results are passed by at once."""
-_SLEEPS = re.compile(r"\b(?:sleep|timeout|wait)\b[\s(\"':]*\d|\bwatch\s+-n|\btail\s+-f", re.IGNORECASE)
+_STATE_WORDS = ("ING", "QUEUED", "IN_PROGRESS", "ContainerCreating", "PodInitializing")
+"""What no text lacks that these find something in: most results are passed by at once."""
+_SLEEPS = re.compile(r"\b(?:sleep|timeout|wait)\b[\s(\"':]*\d|\bwatch\s+-n|\btail\s+-f")
+_SLEEP_WORDS = ("sleep", "timeout", "wait", "watch", "tail")
 
 
 def named(*parts: str) -> str:
@@ -162,16 +201,19 @@ def masked(text: str) -> str:
 
 
 def _masked(text: str) -> str:
-    if not _MAY_DIFFER.search(text):
+    small = text.lower()
+    words = any(word in small for word in _MAY_DIFFER_WORDS)
+    if not words and not _HAS_DIGIT(text):
         return text.strip()
-    suspect: list[str] = []
-    steady: list[str] = []
-    for line in text.splitlines():
-        (suspect if _MAY_DIFFER.search(line) else steady).append(line)
+    lines = text.splitlines()
+    marks = [_HAS_DIGIT(line) or (words and _MAY_DIFFER(line)) for line in lines]
+    suspect = [line for line, mark in zip(lines, marks, strict=True) if mark]
+    steady = [line for line, mark in zip(lines, marks, strict=True) if not mark]
     before = block = "\n".join(suspect)
-    small = block.lower()
-    for rule in _RULES:
-        if not rule.needs or any(need in small for need in rule.needs):
+    if steady:
+        small = block.lower()
+    for rule in RULES:
+        if rule.may(block, small):
             block = rule.put(block)
     return text.strip() if block == before else "\n".join((block, *steady)).strip()
 
@@ -200,7 +242,8 @@ def _number(found: re.Match[str]) -> str:
 
 def exit_code(text: str) -> int | None:
     """The exit code that a command tool reports in its first lines."""
-    found = _EXITED.search(text[:400])
+    head = text[:400].lower()
+    found = _EXITED.search(head) if "exit" in head else None
     return int(found.group(1)) if found is not None else None
 
 
@@ -220,9 +263,16 @@ def declined(text: str) -> bool:
 def waiting(arguments: str, result: str) -> bool:
     """Whether a call waits for something that goes on elsewhere: equal answers are no loop yet."""
     told = result[:2_000]
+    if any(word in told for word in _STATE_WORDS) and _STATES.search(told) is not None:
+        return True
     small = told.lower()
-    waits = any(word in small for word in _WAITS) and _WAITING.search(told) is not None
-    return waits or _SLEEPS.search(arguments[:400]) is not None
+    for stem, words in _WAITS:
+        if stem in small and (not words or any(word in small for word in words)):
+            if _WAITING.search(small) is not None:
+                return True
+            break
+    asked = arguments[:400].lower()
+    return any(word in asked for word in _SLEEP_WORDS) and _SLEEPS.search(asked) is not None
 
 
 def call_name(tool: str, arguments: str, ignored: Collection[str]) -> str:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.fingerprints import (
+    RULES,
     call_name,
     error_words,
     exit_code,
@@ -89,6 +90,7 @@ def test_masking_is_steady_and_takes_any_text(text: str) -> None:
         "\n" * 200_000,
         "took_ms" * 30_000,
         "1 errors" * 25_000,
+        "id" * 100_000 + " 1",
     ],
 )
 def test_no_text_takes_long(text: str) -> None:
@@ -202,3 +204,18 @@ def test_the_name_of_a_call_leaves_out_what_is_said_to_be_volatile() -> None:
     assert call_name("t", one, ("u.nonce",)) != call_name("t", other, ("u.nonce",))
     assert call_name("t", "no json", ("a",)) == call_name("t", "no json", ())
     assert call_name("t", one, ()) != call_name("u", one, ())
+
+
+_FRAGMENTS = (
+    "2026-11-30T07:43:46.123Z", "2026-11-30 07:43 UTC", "7:43:46", " pm", "Jan 5", "5 March 2024", "30 Dec",
+    "1796007694960", "0m1.985s", "12M3S", "12.5 s", "3 Seconds", "15ms", "7 µs", "8 MILLISECONDS", "took",
+    "_ms: ", "550e8400-e29b-41d4-a716-446655440000", "PID ", "port:", "Request-ID: ", "task_id=", "abcdef0",
+    "0xdeadbeef", "3f2a9c1d", "deadbee5", "toolu_01AbCdEf99Gh", "MSG-12345a", "aB3dE5gH7jK9mN1p",
+    "/private/tmp/a", "C:\\Temp\\x", "localhost:8080", "8080", "-", "_", " ", "\n", "é", "x", "7",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(_FRAGMENTS), max_size=8).map("".join))
+def test_what_a_rule_would_find_is_never_passed_by(text: str) -> None:
+    for rule in RULES:
+        assert rule.put(text) == text or rule.may(text, text.lower())
