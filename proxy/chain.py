@@ -126,7 +126,7 @@ class Chain:
             policy = link.policy
             try:
                 memory = memories.get(policy.name)
-                decision = ask(view if memory is None else replace(view, memory=memory))
+                decision = ask(view if memory is None else view.remembering(memory))
             except Exception as error:  # noqa: BLE001 - a policy's bug must cost its own findings, not the traffic
                 self.on_fault(f"policy {policy.name}.{point}", error)
                 continue
