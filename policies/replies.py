@@ -4,7 +4,7 @@ Values and comparisons; what a difference is called is ``thinking``'s.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,16 +73,26 @@ def units_of(value: Sequence[Any]) -> int:
     return len(value[9])
 
 
-def proofs_of(value: Sequence[Any]) -> Iterator[str]:
-    """Fingerprints of all its units."""
-    for unit in value[9]:
-        yield from unit[0]
+def holders(packed: Sequence[Sequence[Any]]) -> dict[str, list[int]]:
+    """Of each fingerprint the numbers of the replies that hold it."""
+    found: dict[str, list[int]] = {}
+    for number, value in enumerate(packed):
+        for unit in value[9]:
+            for proof in unit[0]:
+                found.setdefault(proof, []).append(number)
+    return found
 
 
 def settled(value: Sequence[Any], known: int) -> bool:
     """Whether it came back well, and stands in the first ``known`` messages."""
-    place = value[14]
-    return 0 < place[1] <= known and all(state == "ok" for state in value[12])
+    states = value[12]
+    return 0 < value[14][1] <= known and bool(states.count("ok") == len(states))
+
+
+def flawless(value: Sequence[Any]) -> bool:
+    """Whether all of it came back well, now and ever before."""
+    states = value[12]
+    return not value[13] and bool(states.count("ok") == len(states))
 
 
 def remembered(view: View, request: ModelRequest, reply: Outcome) -> Reply | None:

@@ -20,12 +20,13 @@ from policies.base import NOTHING, Policy
 from policies.proofs import Piece, pieces, tells
 from policies.replies import (
     Reply,
+    flawless,
     followed,
+    holders,
     in_order,
     mode,
     next_present,
     paired,
-    proofs_of,
     remembered,
     settled,
     source,
@@ -63,6 +64,8 @@ class _Request:
     """Leading messages that are unchanged since the previous request was judged."""
     packed: Sequence[Sequence[Any]]
     """The replies as they are remembered, oldest first."""
+    holders: Mapping[str, Sequence[int]]
+    """Of each fingerprint the numbers of the replies that hold it."""
     opened: dict[int, Reply] = field(default_factory=dict)
     """Those of them that are looked at, by their number."""
     read: dict[tuple[int, int], list[Piece]] = field(default_factory=dict)
@@ -127,16 +130,14 @@ class Thinking(Policy):
             return Decision(
                 memory={**view.memory, "counts": {"not_applicable": len(packed)}, "predicted": []}
             )
-        asked = _Request(view, request, rules, common(view.previous, request), packed)
+        asked = _Request(view, request, rules, common(view.previous, request), packed, holders(packed))
         findings: list[Finding] = []
         counts: Counter[str] = Counter()
         hard: list[Judged] = []
         strays = self._locate(asked)
-        for number, value in enumerate(packed):
-            reply = asked.opened.get(number)
-            if reply is None:
-                counts["ok"] += units_of(value)
-                continue
+        replies = list(packed)
+        for number in sorted(asked.opened):
+            reply = asked.opened[number]
             judged = self._judge(asked, reply, strays)
             for index, one in enumerate(judged):
                 kind, consequence = one.verdict
@@ -147,15 +148,12 @@ class Thinking(Policy):
                 if consequence is not None and reply.states[index] != state:
                     findings.append(finding(reply, index, one, rules))
                 reply.states[index] = state
+            replies[number] = reply.pack()
+        well = sum(units_of(value) for number, value in enumerate(packed) if number not in asked.opened)
+        if well:
+            counts["ok"] += well
         predicted = sorted({one.verdict[0] for one in hard})
-        memory = {
-            "replies": [
-                asked.opened[number].pack() if number in asked.opened else value
-                for number, value in enumerate(packed)
-            ],
-            "counts": dict(counts),
-            "predicted": predicted,
-        }
+        memory = {"replies": replies, "counts": dict(counts), "predicted": predicted}
         return Decision(findings=tuple(findings), terminal=terminal(hard[0]) if hard else None, memory=memory)
 
     def _locate(self, asked: _Request) -> dict[str, Piece]:
@@ -173,8 +171,9 @@ class Thinking(Policy):
             if piece.unit is not None and not piece.sentinel
             for proof in piece.unit.proofs
         }
+        back = {number for proof in new for number in asked.holders.get(proof, ())}
         for number, value in enumerate(asked.packed):
-            if not settled(value, start) or not new.isdisjoint(proofs_of(value)):
+            if number in back or not settled(value, start):
                 asked.opened[number] = Reply.unpack(value)
         owners: dict[str, list[Reply]] = {}
         for reply in asked.looked_at:
@@ -251,9 +250,10 @@ class Thinking(Policy):
         here = asked.pieces(reply.place)
         owned = {
             proof
-            for number, value in enumerate(asked.packed)
-            if asked.opened.get(number) is not reply
-            for proof in proofs_of(value)
+            for piece in here
+            if piece.unit is not None
+            for proof in piece.unit.proofs
+            if any(asked.opened.get(number) is not reply for number in asked.holders.get(proof, ()))
         }
         pairs, likes = paired(asked.request, reply, here, owned)
         judged: list[Judged] = []
@@ -346,7 +346,10 @@ class Thinking(Policy):
         findings = (said,) if said is not None else ()
         if attempt.outcome != "complete":
             return Decision(findings=findings)
-        replies = [_answered(value) for value in view.memory.get("replies", ()) if value[0] != view.step]
+        packed = view.memory.get("replies", ())
+        replies = [
+            value if flawless(value) else _answered(value) for value in packed if value[0] != view.step
+        ]
         fresh = remembered(view, request, reply)
         if fresh is not None:
             replies.append(fresh.pack())
