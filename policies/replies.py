@@ -4,7 +4,7 @@ Values and comparisons; what a difference is called is ``thinking``'s.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,34 +65,47 @@ class Reply:
         return all(state == "ok" for state in self.states)
 
 
-# -- what can be said of a packed reply
+# -- what can be said of packed replies, without unpacking dozens of them at every step
 
 
-def units_of(value: Sequence[Any]) -> int:
-    """How many units it holds."""
-    return len(value[9])
+def units_of(packed: Sequence[Sequence[Any]]) -> int:
+    """How many units they hold."""
+    return sum([len(value[9]) for value in packed])
 
 
-def holders(packed: Sequence[Sequence[Any]]) -> dict[str, list[int]]:
-    """Of each fingerprint the numbers of the replies that hold it."""
-    found: dict[str, list[int]] = {}
-    for number, value in enumerate(packed):
-        for unit in value[9]:
-            for proof in unit[0]:
-                found.setdefault(proof, []).append(number)
-    return found
+def holding(packed: Sequence[Sequence[Any]], proofs: Set[str]) -> list[int]:
+    """The numbers of those that hold one of some fingerprints."""
+    return [
+        number
+        for number, value in enumerate(packed)
+        for unit in value[9]
+        if not proofs.isdisjoint(unit[0])
+    ]  # fmt: skip
 
 
-def settled(value: Sequence[Any], known: int) -> bool:
-    """Whether it came back well, and stands in the first ``known`` messages."""
-    states = value[12]
-    return 0 < value[14][1] <= known and bool(states.count("ok") == len(states))
+def unsettled(packed: Sequence[Sequence[Any]], known: int) -> list[int]:
+    """The numbers of those that did not come back well, or not in the first ``known`` messages."""
+    return [
+        number
+        for number, value in enumerate(packed)
+        if not 0 < value[14][1] <= known or value[12].count("ok") < len(value[12])
+    ]
 
 
-def flawless(value: Sequence[Any]) -> bool:
-    """Whether all of it came back well, now and ever before."""
-    states = value[12]
-    return not value[13] and bool(states.count("ok") == len(states))
+def answered(packed: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The same now that a request has gone well without some of their units, or with all of them."""
+    return [
+        value if not value[13] and value[12].count("ok") == len(value[12]) else _answered(value)
+        for value in packed
+    ]
+
+
+def _answered(value: Sequence[Any]) -> Sequence[Any]:
+    left_out = [i for i, state in enumerate(value[12]) if state.partition(":")[0] in _LEFT_OUT]
+    return value if left_out == value[13] else [*value[:13], left_out, *value[14:]]
+
+
+_LEFT_OUT = frozenset({"dropped", "legally_omitted", "converted"})
 
 
 def remembered(view: View, request: ModelRequest, reply: Outcome) -> Reply | None:

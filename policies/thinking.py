@@ -20,17 +20,17 @@ from policies.base import NOTHING, Policy
 from policies.proofs import Piece, pieces, tells
 from policies.replies import (
     Reply,
-    flawless,
+    answered,
     followed,
-    holders,
+    holding,
     in_order,
     mode,
     next_present,
     paired,
     remembered,
-    settled,
     source,
     units_of,
+    unsettled,
 )
 from policies.thinking_rules import GLM, GLM_KEEPS, OK, OMITTED, Generation, Verdict, generation
 from policies.thinking_words import NAME, Judged, finding, terminal
@@ -64,8 +64,6 @@ class _Request:
     """Leading messages that are unchanged since the previous request was judged."""
     packed: Sequence[Sequence[Any]]
     """The replies as they are remembered, oldest first."""
-    holders: Mapping[str, Sequence[int]]
-    """Of each fingerprint the numbers of the replies that hold it."""
     opened: dict[int, Reply] = field(default_factory=dict)
     """Those of them that are looked at, by their number."""
     read: dict[tuple[int, int], list[Piece]] = field(default_factory=dict)
@@ -91,6 +89,12 @@ class _Request:
             found = pieces(self.request.dialect, placed(self.request.messages, *place))
             self.read[place] = found
         return found
+
+    def owned_by_others(self, reply: Reply, here: Sequence[Piece]) -> set[str]:
+        """The fingerprints of other replies that hold one of these pieces."""
+        proofs = {proof for piece in here if piece.unit is not None for proof in piece.unit.proofs}
+        others = [n for n in holding(self.packed, proofs) if self.opened.get(n) is not reply]
+        return {proof for n in others for unit in self.packed[n][9] for proof in unit[0]}
 
     def path(self, piece: Piece) -> str:
         return place_of(self.request, piece.message, piece.item.at)
@@ -130,7 +134,7 @@ class Thinking(Policy):
             return Decision(
                 memory={**view.memory, "counts": {"not_applicable": len(packed)}, "predicted": []}
             )
-        asked = _Request(view, request, rules, common(view.previous, request), packed, holders(packed))
+        asked = _Request(view, request, rules, common(view.previous, request), packed)
         findings: list[Finding] = []
         counts: Counter[str] = Counter()
         hard: list[Judged] = []
@@ -149,7 +153,7 @@ class Thinking(Policy):
                     findings.append(finding(reply, index, one, rules))
                 reply.states[index] = state
             replies[number] = reply.pack()
-        well = sum(units_of(value) for number, value in enumerate(packed) if number not in asked.opened)
+        well = units_of(packed) - units_of([packed[number] for number in asked.opened])
         if well:
             counts["ok"] += well
         predicted = sorted({one.verdict[0] for one in hard})
@@ -171,10 +175,8 @@ class Thinking(Policy):
             if piece.unit is not None and not piece.sentinel
             for proof in piece.unit.proofs
         }
-        back = {number for proof in new for number in asked.holders.get(proof, ())}
-        for number, value in enumerate(asked.packed):
-            if number in back or not settled(value, start):
-                asked.opened[number] = Reply.unpack(value)
+        for number in {*unsettled(asked.packed, start), *holding(asked.packed, new)}:
+            asked.opened[number] = Reply.unpack(asked.packed[number])
         owners: dict[str, list[Reply]] = {}
         for reply in asked.looked_at:
             for unit in reply.units:
@@ -248,13 +250,7 @@ class Thinking(Policy):
         if silent is not None:
             return [Judged("", (silent, None), "", 0)] * len(reply.units)
         here = asked.pieces(reply.place)
-        owned = {
-            proof
-            for piece in here
-            if piece.unit is not None
-            for proof in piece.unit.proofs
-            if any(asked.opened.get(number) is not reply for number in asked.holders.get(proof, ()))
-        }
+        owned = asked.owned_by_others(reply, here)
         pairs, likes = paired(asked.request, reply, here, owned)
         judged: list[Judged] = []
         missing = [index for index in range(len(reply.units)) if index not in pairs]
@@ -346,10 +342,7 @@ class Thinking(Policy):
         findings = (said,) if said is not None else ()
         if attempt.outcome != "complete":
             return Decision(findings=findings)
-        packed = view.memory.get("replies", ())
-        replies = [
-            value if flawless(value) else _answered(value) for value in packed if value[0] != view.step
-        ]
+        replies = answered([value for value in view.memory.get("replies", ()) if value[0] != view.step])
         fresh = remembered(view, request, reply)
         if fresh is not None:
             replies.append(fresh.pack())
@@ -358,15 +351,8 @@ class Thinking(Policy):
         return Decision(findings=findings, memory={**view.memory, "replies": replies[-_MOST_REPLIES:]})
 
 
-def _answered(value: Sequence[Any]) -> Sequence[Any]:
-    """A remembered reply, now that a request has gone well without some of its units, or with all of them."""
-    left_out = [i for i, state in enumerate(value[12]) if state.partition(":")[0] in _LEFT_OUT]
-    return value if left_out == value[13] else [*value[:13], left_out, *value[14:]]
-
-
 _CARRIERS = frozenset({"text", "thinking", "part"})
 """What may bear a signature in Gemini beside calls."""
-_LEFT_OUT = frozenset({"dropped", "legally_omitted", "converted"})
 
 
 # -- which rules, and whether they apply
