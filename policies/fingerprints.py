@@ -47,8 +47,13 @@ class _Rule:
     when: Callable[[str], object] | None = None
     """What else must hold of the words that are found: cheaper than asking at each letter."""
 
-    def may(self, text: str, small: str) -> bool:
+    lettered: bool = False
+    """It finds nothing but what has a digit beside a letter."""
+
+    def may(self, text: str, small: str, *, lettered: bool) -> bool:
         """Whether it is worth searching a text, which is ``small`` in lower case."""
+        if self.lettered and not lettered:
+            return False
         if self.needs and not any(need in small for need in self.needs):
             return False
         return self.trace is None or self.trace.search(text) is not None
@@ -60,8 +65,16 @@ class _Rule:
         return self.pattern.sub(lambda m: self.mark if self.when(m.group()) else m.group(), text)  # type: ignore[misc]
 
 
-def _rule(pattern: str, mark: str, *needs: str, trace: str = "", flags: int = re.IGNORECASE) -> _Rule:
-    return _Rule(re.compile(pattern, flags), mark, needs, re.compile(trace) if trace else None)
+def _rule(
+    pattern: str,
+    mark: str,
+    *needs: str,
+    trace: str = "",
+    flags: int = re.IGNORECASE,
+    lettered: bool = False,
+) -> _Rule:
+    seen = re.compile(trace) if trace else None
+    return _Rule(re.compile(pattern, flags), mark, needs, seen, lettered=lettered)
 
 
 _DIGIT = re.compile(r"[a-f]*\d").match
@@ -77,7 +90,7 @@ RULES = (
         trace=r"[JFMASOND](?:an|eb|ar|pr|ay|un|ul|ug|ep|ct|ov|ec)", flags=0,
     ),
     _rule(r"1(?<=\b1)[5-9]\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d+)?\b", "<time>"),
-    _rule(r"[0-9](?<=\b\d)\d*+m\d+(?:\.\d+)?s\b", "<took>", trace=r"[mM]\d"),
+    _rule(r"[0-9](?<=\b\d)\d*+m\d+(?:\.\d+)?s\b", "<took>", trace=r"[mM]\d", lettered=True),
     _rule(
         r"[0-9](?<=\b\d)\d*+(?:\.\d+)?+\s?+(?:[mµun]?s|milliseconds?|secs?|seconds?)\b", "<took>",
         trace=r"[0-9]\s?(?=[mnusMNUSµμſ])(?i:[mµun]?s\b|millis|sec)",
@@ -97,7 +110,7 @@ RULES = (
     _rule(r"0(?<=\b0)x[0-9a-f]{4,16}\b", "<hex>", "0x"),
     _Rule(
         re.compile(r"\b[0-9a-f]{7,128}\b"), "<hex>", trace=re.compile(r"[0-9](?:[a-f]|(?<=[a-f][0-9]))"),
-        when=lambda word: _DIGIT(word) and not word.isdigit(),
+        when=lambda word: _DIGIT(word) and not word.isdigit(), lettered=True,
     ),
     _Rule(
         re.compile(r"\b[a-z]{3,8}[_-](?=[a-z0-9]*\d)[a-z0-9]{6,64}\b", re.IGNORECASE), "<id>", ("_", "-"),
@@ -107,7 +120,7 @@ RULES = (
     _Rule(
         re.compile(r"\b[A-Za-z0-9]{16,64}\b"), "<id>",
         trace=re.compile(r"[0-9][A-Za-z]+[0-9]+[A-Za-z]+[0-9]+[A-Za-z]"),
-        when=lambda word: _RANDOM.match(word) is not None,
+        when=lambda word: _RANDOM.match(word) is not None, lettered=True,
     ),
     _rule(
         r"(?:/private)?(?:/tmp|/var/tmp|/var/folders|/dev/shm)/[^\s'\":;,)\]]*", "<temp>",
@@ -118,6 +131,7 @@ RULES = (
 )  # fmt: skip
 """What a run of the same thing changes by itself. First match first, each over what is left."""
 
+LETTERED = re.compile(r"[0-9](?:[A-Za-z]|(?<=[A-Za-z][0-9]))").search
 _HAS_DIGIT = re.compile(r"[0-9]").search
 _MAY_DIFFER = re.compile(r"/tmp/|/shm/|\\Te?mp\\|/var/folders/|\bid\b", re.IGNORECASE).search
 _MAY_DIFFER_WORDS = ("/tmp/", "/shm/", "\\tmp\\", "\\temp\\", "/var/folders/", "id")
@@ -212,8 +226,9 @@ def _masked(text: str) -> str:
     before = block = "\n".join(suspect)
     if steady:
         small = block.lower()
+    lettered = LETTERED(block) is not None
     for rule in RULES:
-        if rule.may(block, small):
+        if rule.may(block, small, lettered=lettered):
             block = rule.put(block)
     return text.strip() if block == before else "\n".join((block, *steady)).strip()
 

@@ -83,13 +83,18 @@ def holding(packed: Sequence[Sequence[Any]], proofs: Set[str]) -> list[int]:
     ]  # fmt: skip
 
 
-def unsettled(packed: Sequence[Sequence[Any]], known: int) -> list[int]:
-    """The numbers of those that did not come back well, or not in the first ``known`` messages."""
-    return [
+def unsettled(packed: Sequence[Sequence[Any]], known: int, proofs: Set[str]) -> list[int]:
+    """The numbers of those that did not come back well or not in the first ``known`` messages, or that hold
+    one of some fingerprints."""
+    numbers = [
         number
         for number, value in enumerate(packed)
-        if not 0 < value[14][1] <= known or value[12].count("ok") < len(value[12])
+        for unit in value[9]
+        if not 0 < value[14][1] <= known
+        or value[12].count("ok") < len(value[12])
+        or not proofs.isdisjoint(unit[0])
     ]
+    return list(dict.fromkeys(numbers))
 
 
 def answered(packed: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
@@ -201,7 +206,10 @@ def _demanded(unit: Unit, dialect: DialectName) -> bool:
 def in_order(reply: Reply, index: int, pairs: Mapping[int, Piece], here: Sequence[Piece]) -> bool:
     """Whether the same blocks, texts and calls precede a unit as in the reply, of those that are there."""
     ours = {id(piece): f"#{number}" for number, piece in pairs.items()}
-    now = _unique([token for piece in here if (token := ours.get(id(piece)) or _anchor(reply, piece))])
+    there = [token for piece in here if (token := ours.get(id(piece)) or _anchor(reply, piece))]
+    if there == reply.order:
+        return True
+    now = _unique(there)
     then = _unique(reply.order)
     token = f"#{index}"
     if token not in then or token not in now:

@@ -175,7 +175,7 @@ class Thinking(Policy):
             if piece.unit is not None and not piece.sentinel
             for proof in piece.unit.proofs
         }
-        for number in {*unsettled(asked.packed, start), *holding(asked.packed, new)}:
+        for number in unsettled(asked.packed, start, new):
             asked.opened[number] = Reply.unpack(asked.packed[number])
         owners: dict[str, list[Reply]] = {}
         for reply in asked.looked_at:
