@@ -5,7 +5,7 @@ Values and comparisons; what a difference is called is ``thinking``'s.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from policies.proofs import Piece, Unit, likeness, pieces
@@ -65,7 +65,51 @@ class Reply:
         return all(state == "ok" for state in self.states)
 
 
-# -- what can be said of packed replies, without unpacking dozens of them at every step
+# -- what can be said of packed replies, without asking dozens of them at every step
+
+
+@dataclass(slots=True)
+class Settled:
+    """The oldest replies, as far as all of them came back well ever since: what is to be known of them."""
+
+    count: int = 0
+    end: int = 0
+    """No message at or behind this one is theirs."""
+    units: int = 0
+    proofs: list[str] = field(default_factory=list)
+    """Fingerprints of all their units."""
+
+    def pack(self) -> list[Any]:
+        return [self.count, self.end, self.units, self.proofs]
+
+    def stand(self, known: int, new: Set[str]) -> bool:
+        """Whether they are in the first ``known`` messages, and none of them is among what is new."""
+        return self.end <= known and new.isdisjoint(self.proofs)
+
+    def grown(self, packed: Sequence[Sequence[Any]], most: int) -> "Settled":
+        """The same with those of all replies that follow and came back well, less what is beyond ``most``."""
+        made = Settled(self.count, self.end, self.units, list(self.proofs))
+        for value in packed[self.count :]:
+            if not _flawless(value) or value[14][1] == 0:
+                break
+            made.count += 1
+            made.end = max(made.end, value[14][1])
+            made.units += len(value[9])
+            made.proofs += _proofs_of(value)
+        for value in packed[: min(made.count, max(0, len(packed) - most))]:
+            made.count -= 1
+            made.units -= len(value[9])
+            del made.proofs[: len(_proofs_of(value))]
+        return made
+
+
+def _flawless(value: Sequence[Any]) -> bool:
+    """Whether all of it came back well, now and ever before."""
+    return not value[13] and bool(value[12].count("ok") == len(value[12]))
+
+
+def _proofs_of(value: Sequence[Any]) -> list[str]:
+    return [proof for unit in value[9] for proof in unit[0]]
 
 
 def units_of(packed: Sequence[Sequence[Any]]) -> int:
@@ -75,34 +119,23 @@ def units_of(packed: Sequence[Sequence[Any]]) -> int:
 
 def holding(packed: Sequence[Sequence[Any]], proofs: Set[str]) -> list[int]:
     """The numbers of those that hold one of some fingerprints."""
+    return [number for number, value in enumerate(packed) if not proofs.isdisjoint(_proofs_of(value))]
+
+
+def unsettled(packed: Sequence[Sequence[Any]], known: int, new: Set[str]) -> list[int]:
+    """The numbers of those that did not come back well before message ``known``, or hold something new."""
     return [
         number
         for number, value in enumerate(packed)
-        for unit in value[9]
-        if not proofs.isdisjoint(unit[0])
-    ]  # fmt: skip
-
-
-def unsettled(packed: Sequence[Sequence[Any]], known: int, proofs: Set[str]) -> list[int]:
-    """The numbers of those that did not come back well or not in the first ``known`` messages, or that hold
-    one of some fingerprints."""
-    numbers = [
-        number
-        for number, value in enumerate(packed)
-        for unit in value[9]
         if not 0 < value[14][1] <= known
         or value[12].count("ok") < len(value[12])
-        or not proofs.isdisjoint(unit[0])
+        or not new.isdisjoint(_proofs_of(value))
     ]
-    return list(dict.fromkeys(numbers))
 
 
 def answered(packed: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     """The same now that a request has gone well without some of their units, or with all of them."""
-    return [
-        value if not value[13] and value[12].count("ok") == len(value[12]) else _answered(value)
-        for value in packed
-    ]
+    return [value if _flawless(value) else _answered(value) for value in packed]
 
 
 def _answered(value: Sequence[Any]) -> Sequence[Any]:

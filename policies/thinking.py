@@ -20,6 +20,7 @@ from policies.base import NOTHING, Policy
 from policies.proofs import Piece, pieces, tells
 from policies.replies import (
     Reply,
+    Settled,
     answered,
     followed,
     holding,
@@ -64,6 +65,8 @@ class _Request:
     """Leading messages that are unchanged since the previous request was judged."""
     packed: Sequence[Sequence[Any]]
     """The replies as they are remembered, oldest first."""
+    settled: Settled
+    """Those of them at the beginning that need no look."""
     opened: dict[int, Reply] = field(default_factory=dict)
     """Those of them that are looked at, by their number."""
     read: dict[tuple[int, int], list[Piece]] = field(default_factory=dict)
@@ -93,7 +96,9 @@ class _Request:
     def owned_by_others(self, reply: Reply, here: Sequence[Piece]) -> set[str]:
         """The fingerprints of other replies that hold one of these pieces."""
         proofs = {proof for piece in here if piece.unit is not None for proof in piece.unit.proofs}
-        others = [n for n in holding(self.packed, proofs) if self.opened.get(n) is not reply]
+        start = self.settled.count if proofs.isdisjoint(self.settled.proofs) else 0
+        numbers = [start + number for number in holding(self.packed[start:], proofs)]
+        others = [number for number in numbers if self.opened.get(number) is not reply]
         return {proof for n in others for unit in self.packed[n][9] for proof in unit[0]}
 
     def path(self, piece: Piece) -> str:
@@ -134,7 +139,8 @@ class Thinking(Policy):
             return Decision(
                 memory={**view.memory, "counts": {"not_applicable": len(packed)}, "predicted": []}
             )
-        asked = _Request(view, request, rules, common(view.previous, request), packed)
+        settled = Settled(*view.memory.get("settled", ()))
+        asked = _Request(view, request, rules, common(view.previous, request), packed, settled)
         findings: list[Finding] = []
         counts: Counter[str] = Counter()
         hard: list[Judged] = []
@@ -153,11 +159,18 @@ class Thinking(Policy):
                     findings.append(finding(reply, index, one, rules))
                 reply.states[index] = state
             replies[number] = reply.pack()
-        well = units_of(packed) - units_of([packed[number] for number in asked.opened])
+        settled = asked.settled
+        well = settled.units + units_of(packed[settled.count :])
+        well -= units_of([packed[number] for number in asked.opened])
         if well:
             counts["ok"] += well
         predicted = sorted({one.verdict[0] for one in hard})
-        memory = {"replies": replies, "counts": dict(counts), "predicted": predicted}
+        memory = {
+            "replies": replies,
+            "settled": settled.pack(),
+            "counts": dict(counts),
+            "predicted": predicted,
+        }
         return Decision(findings=tuple(findings), terminal=terminal(hard[0]) if hard else None, memory=memory)
 
     def _locate(self, asked: _Request) -> dict[str, Piece]:
@@ -175,8 +188,11 @@ class Thinking(Policy):
             if piece.unit is not None and not piece.sentinel
             for proof in piece.unit.proofs
         }
-        for number in unsettled(asked.packed, start, new):
-            asked.opened[number] = Reply.unpack(asked.packed[number])
+        if not asked.settled.stand(start, new):
+            asked.settled = Settled()
+        first = asked.settled.count
+        for number in unsettled(asked.packed[first:], start, new):
+            asked.opened[first + number] = Reply.unpack(asked.packed[first + number])
         owners: dict[str, list[Reply]] = {}
         for reply in asked.looked_at:
             for unit in reply.units:
@@ -342,13 +358,17 @@ class Thinking(Policy):
         findings = (said,) if said is not None else ()
         if attempt.outcome != "complete":
             return Decision(findings=findings)
-        replies = answered([value for value in view.memory.get("replies", ()) if value[0] != view.step])
+        packed, settled = view.memory.get("replies", ()), Settled(*view.memory.get("settled", ()))
+        others = [value for value in packed[settled.count :] if value[0] != view.step]
+        replies = [*packed[: settled.count], *answered(others)]
         fresh = remembered(view, request, reply)
         if fresh is not None:
             replies.append(fresh.pack())
         if not replies:
             return Decision(findings=findings)
-        return Decision(findings=findings, memory={**view.memory, "replies": replies[-_MOST_REPLIES:]})
+        settled = settled.grown(replies, _MOST_REPLIES)
+        kept = {"replies": replies[-_MOST_REPLIES:], "settled": settled.pack()}
+        return Decision(findings=findings, memory={**view.memory, **kept})
 
 
 _CARRIERS = frozenset({"text", "thinking", "part"})

@@ -11,7 +11,9 @@ from policies.thinking import Thinking
 from policies.thinking_rules import generation
 from proxy.chain import Chain, Link
 from proxy.model import Exchange, Head, Upstream
+from proxy.ports import View
 from proxy.replay import Replay
+from proxy.verdict import Decision
 from tests.policies.talk import assistant, messages, result, row, text, thinking, told, use, user
 
 ASK = user("Go on.")
@@ -204,6 +206,40 @@ def test_what_the_provider_reports_stands_beside_the_prediction(tmp_path: Path) 
         "predicted": ["dropped"],
         "verdict": "agreed",
     }
+
+
+class AsksEach(Thinking):
+    """The same without what it knows of settled replies together: it looks at each of them."""
+
+    def step_start(self, view: View) -> Decision:
+        return super().step_start(view.remembering({**view.memory, "settled": []}))
+
+    def step_end(self, view: View) -> Decision:
+        return super().step_end(view.remembering({**view.memory, "settled": []}))
+
+
+@pytest.mark.parametrize("fault", ["none", "copied", "dropped", "moved"])
+@pytest.mark.parametrize("steps", [12, 50])
+def test_replies_that_settled_long_ago_are_still_held_against_what_comes(
+    steps: int, fault: str, tmp_path: Path
+) -> None:
+    history, rows = [ASK], []
+    for number in range(steps):
+        reply = (thinking(str(number)), use(str(number)))
+        rows.append(messages(list(history), *reply))
+        history += [assistant(*reply), user(result(str(number)))]
+    old, newest = history[-20]["content"], history[-2]["content"]
+    if fault == "copied":
+        newest.insert(0, old[0])
+    elif fault == "moved":
+        newest.insert(0, old.pop(0))
+    elif fault == "dropped":
+        del old[0]
+    said = [text("Go on."), use("x")]
+    rows += [messages(list(history), *said), messages([*history, assistant(*said), user(result("x"))])]
+    found = told(rows, tmp_path, Thinking(), kinds=False)
+    assert found == told(rows, tmp_path, AsksEach(), kinds=False)
+    assert bool(found) is (fault in ("copied", "dropped", "moved"))
 
 
 def test_a_fault_is_told_once_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
