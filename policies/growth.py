@@ -152,7 +152,7 @@ class Growth(Policy):
         model = view.request.model if view.request is not None else ""
         findings = [*self._fit(line), *self._window(line, model, usage.output_tokens or 0)]
         if line.n >= self.options.least:
-            for balance in view.balances.values():
+            for balance in (one for one in view.balances.values() if one.scope in _SCOPES):
                 findings += self._budget(line, balance, held_on_top(view, line, balance.dimension))
         return Decision(tuple(findings), memory=line.dump())
 

@@ -18,6 +18,7 @@ Not applicable where the provider holds the history: the calls are there and not
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from policies.base import NOTHING, Policy
 from policies.transcript import answers_calls, assistant, common, place_of
@@ -51,8 +52,7 @@ _RULES: Mapping[DialectName, _Rules] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """An item and where it stands."""
 
     message: int
