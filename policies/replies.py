@@ -25,7 +25,7 @@ class Reply:
     at: int
     """Messages of the request that it answered: where it stands in an untouched history."""
     ask: str
-    """Name of that history."""
+    """Name of that history; empty once it got another reply, too, which may stand in this one's place."""
     source: str
     """Dialect and upstream."""
     model: str
@@ -146,6 +146,17 @@ def _answered(value: Sequence[Any]) -> Sequence[Any]:
 _LEFT_OUT = frozenset({"dropped", "legally_omitted", "converted"})
 
 
+def ask_of(name: bytes) -> str:
+    """A history's name, as replies remember what they answered."""
+    return name.hex()[:16]
+
+
+def rivalled(packed: Sequence[Sequence[Any]], name: bytes) -> list[Sequence[Any]]:
+    """The same now that a history of this name has got a reply without anything bound (after a rewind)."""
+    ask = ask_of(name)
+    return [[*value[:3], "", *value[4:]] if value[3] == ask else value for value in packed]
+
+
 def remembered(view: View, request: ModelRequest, reply: Outcome) -> Reply | None:
     """A whole reply by fingerprints; None where it holds nothing that is bound."""
     read = pieces(request.dialect, ((0, item) for item in reply.items))
@@ -164,7 +175,7 @@ def remembered(view: View, request: ModelRequest, reply: Outcome) -> Reply | Non
         step=view.step,
         number=view.number,
         at=len(request.messages),
-        ask=request.chain[-1].hex()[:16] if request.chain else "",
+        ask=ask_of(request.chain[-1]) if request.chain else "",
         source=source(request, view.upstream),
         model=request.model,
         by_default=not mode(request),

@@ -22,6 +22,7 @@ from policies.replies import (
     Reply,
     Settled,
     answered,
+    ask_of,
     followed,
     holding,
     in_order,
@@ -29,6 +30,7 @@ from policies.replies import (
     next_present,
     paired,
     remembered,
+    rivalled,
     source,
     units_of,
     unsettled,
@@ -230,7 +232,7 @@ class Thinking(Policy):
         for start in dict.fromkeys((reply.place[0], reply.at)):
             if 0 <= start < len(messages) and assistant(messages[start]):
                 place = _span(asked, reply, _run_start(asked.request, start))
-                if _resembles(asked, reply, place):
+                if _resembles(asked, reply, place, by_words=bool(reply.ask)):
                     return place
         return None
 
@@ -243,14 +245,14 @@ class Thinking(Policy):
     ) -> tuple[int, int]:
         """A changed stretch that holds the reply's blocks or calls; (0, 0) where there is none."""
         for run in fresh:
-            if run not in taken and _resembles(asked, reply, run):
+            if run not in taken and _resembles(asked, reply, run, by_words=False):
                 return _span(asked, reply, run[0])
         chain, messages = asked.request.chain, asked.request.messages
         at = reply.at
         rewritten = (
             0 < at < len(messages)
             and assistant(messages[at])
-            and chain[at - 1].hex()[:16] == reply.ask
+            and ask_of(chain[at - 1]) == reply.ask
             and (at, run_end(messages, at)) not in taken
         )
         return (at, run_end(messages, at)) if rewritten else (0, 0)
@@ -362,7 +364,9 @@ class Thinking(Policy):
         others = [value for value in packed[settled.count :] if value[0] != view.step]
         replies = [*packed[: settled.count], *answered(others)]
         fresh = remembered(view, request, reply)
-        if fresh is not None:
+        if fresh is None and request.chain:
+            replies = rivalled(replies, request.chain[-1])
+        elif fresh is not None:
             replies.append(fresh.pack())
         if not replies:
             return Decision(findings=findings)
@@ -534,15 +538,20 @@ def _span(asked: _Request, reply: Reply, start: int) -> tuple[int, int]:
     return start, end
 
 
-def _resembles(asked: _Request, reply: Reply, place: tuple[int, int]) -> bool:
-    """Whether a stretch holds something of a reply: a proof, a call by its id, a text or call by content."""
+def _resembles(asked: _Request, reply: Reply, place: tuple[int, int], *, by_words: bool) -> bool:
+    """Whether a stretch holds something of a reply: a proof, a call by its id, a text or call by content.
+
+    ``by_words``: also a call by its content that bears another id, as where the reply was itself. Elsewhere
+    an agent has often made the same call before.
+    """
     proofs = {proof for unit in reply.units for proof in unit.proofs}
     texts = {unit.text for unit in reply.units if unit.text}
     for piece in asked.pieces(place):
         if piece.unit is not None and (proofs & set(piece.unit.proofs) or piece.unit.text in texts):
             return True
-        if piece.anchor and piece.anchor in reply.order:
-            return True
         if any(name in reply.ids for name in piece.ids):
+            return True
+        named = bool(piece.ids) and piece.anchor in reply.ids.values()
+        if piece.anchor and piece.anchor in reply.order and (by_words or not named):
             return True
     return False

@@ -218,11 +218,8 @@ class AsksEach(Thinking):
         return super().step_end(view.remembering({**view.memory, "settled": []}))
 
 
-@pytest.mark.parametrize("fault", ["none", "copied", "dropped", "moved"])
-@pytest.mark.parametrize("steps", [12, 50])
-def test_replies_that_settled_long_ago_are_still_held_against_what_comes(
-    steps: int, fault: str, tmp_path: Path
-) -> None:
+def long_loop(steps: int, fault: str) -> list[dict[str, Any]]:
+    """Steps with thinking and the same call; something happens to the history; a reply without thinking."""
     history, rows = [ASK], []
     for number in range(steps):
         reply = (thinking(str(number)), use(str(number)))
@@ -235,11 +232,30 @@ def test_replies_that_settled_long_ago_are_still_held_against_what_comes(
         newest.insert(0, old.pop(0))
     elif fault == "dropped":
         del old[0]
+    elif fault == "rewound":
+        del history[9:]
     said = [text("Go on."), use("x")]
-    rows += [messages(list(history), *said), messages([*history, assistant(*said), user(result("x"))])]
+    return [*rows, messages(list(history), *said), messages([*history, assistant(*said), user(result("x"))])]
+
+
+@pytest.mark.parametrize("fault", ["none", "copied", "dropped", "moved"])
+@pytest.mark.parametrize("most", [12, 48])
+def test_replies_that_settled_long_ago_are_still_held_against_what_comes(
+    most: int, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policies.thinking._MOST_REPLIES", most)
+    rows = long_loop(15, fault)
     found = told(rows, tmp_path, Thinking(), kinds=False)
     assert found == told(rows, tmp_path, AsksEach(), kinds=False)
-    assert bool(found) is (fault in ("copied", "dropped", "moved"))
+    assert bool(found) is (fault != "none")
+
+
+@pytest.mark.parametrize("most", [12, 48])
+def test_behind_a_rewind_equal_calls_and_a_reply_without_thinking_are_no_fault(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policies.thinking._MOST_REPLIES", most)
+    assert told(long_loop(15, "rewound"), tmp_path, Thinking()) == []
 
 
 def test_a_fault_is_told_once_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
