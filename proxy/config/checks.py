@@ -103,6 +103,9 @@ def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
         elif policy.action == "nudge" and name in _WITHOUT_NUDGES:
             hint = "use observe, warn, deny, message or cut; repeats nudges"
             yield source.problem(path, f"{name} has nothing to say to a model", hint)
+        elif policy.action == "nudge" and (policy.model_extra or {}).get("nudge") is False:
+            hint = "remove nudge: false, or use action: observe"
+            yield source.problem(("policies", name, "nudge"), "leaves action: nudge nothing to do", hint)
 
 
 _LATER = frozenset({"repair", "clamp", "land", "hold"})

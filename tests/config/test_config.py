@@ -478,6 +478,7 @@ def test_yes_and_no_are_words(write) -> None:
         ("webhooks: [{url: 'http://a', headers: {a b: x}}]", "webhooks[0].headers.a b", "without spaces"),
         ("traceparent: join", "traceparent", "exporters: {otlp:"),
         ("policies: {tools: {action: nudge}}", "policies.tools.action", "repeats nudges"),
+        ("policies: {repeats: {action: nudge, nudge: false}}", "policies.repeats.nudge", "action: observe"),
         ("policies: {thinking: {action: repair}}", "policies.thinking.action", "use observe, warn, nudge"),
         ("policies: {repeats: {action: land}}", "policies.repeats.action", "use observe, warn, nudge"),
         ("policies: {repeats: {action: hold}}", "policies.repeats.action", "use observe, warn, nudge"),
