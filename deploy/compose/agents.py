@@ -15,7 +15,8 @@ async def main() -> None:
     looptap, rounds = os.environ.get("LOOPTAP_URL", "http://looptap:4040"), int(os.environ.get("ROUNDS", "0"))
     runner = web.AppRunner(Stage([agent.script for agent in AGENTS]).application(), access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, os.environ.get("MODEL_HOST", "0.0.0.0"), int(os.environ.get("MODEL_PORT", "9000"))).start()
+    host, port = os.environ.get("MODEL_HOST", "0.0.0.0"), int(os.environ.get("MODEL_PORT", "9000"))
+    await web.TCPSite(runner, host, port).start()
     done = 0
     while not rounds or done < rounds:
         try:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.corpus.exceptions import CLIENT_TRAFFIC, CORPUS
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3000)]
 
 SHARED = Path(os.environ.get("LOOPTAP_SHARED") or Path(__file__).parents[3] / "shared")
 LEAST = 0.99
@@ -42,7 +42,7 @@ def score(*arguments: str) -> dict[str, Any]:
     assert program.exists(), f"{program} is missing: set LOOPTAP_SHARED to the folder with the recordings"
     replay = f"{sys.executable} -m proxy replay --json"
     command = [sys.executable, str(program), "--json", "--cmd", replay, *arguments]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=1400, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=2900, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
