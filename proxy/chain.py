@@ -9,12 +9,13 @@ and counts as having said nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, cast, get_args
 
 from proxy.model import Event
 from proxy.ports import Policy, View
+from proxy.structs import replace, struct
 from proxy.verdict import Action, Decision, Edit, Finding, Terminal
 
 Mode = Literal["enforce", "observe"]
@@ -44,7 +45,7 @@ Asked = tuple[Link, Callable[[View], Decision]]
 """A policy and its hook for the point in question."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Withheld:
     """An intervention that a policy asked for and that was only recorded (``would_…``)."""
 
@@ -53,7 +54,7 @@ class Withheld:
     code: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Ruling:
     """What the whole chain answers at one point."""
 

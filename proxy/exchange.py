@@ -11,10 +11,11 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from proxy.model import EndKind, Exchange, Head, Identity
+from proxy.structs import replace
 from proxy.verdict import Reply
 from proxy.wire import answers
 from proxy.wire.away import Away

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal
 
+from proxy.structs import struct
+
 Role = Literal["system", "user", "assistant", "tool"]
 """Who speaks. ``developer`` reads as system, ``model`` as assistant, ``function`` as tool."""
 
@@ -84,7 +86,7 @@ class Head:
         return fields
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class ResponseHead:
     """A response head as it came from the upstream (or as we made it for a refusal)."""
 
@@ -100,7 +102,7 @@ class ResponseHead:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Upstream:
     """A provider as configured. ``url`` is the real base URL; ``api`` decides the dialect by path."""
 
@@ -111,7 +113,7 @@ class Upstream:
     """genai-prices' provider id, empty: guess from the URL."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Identity:
     """Who pays: the key's name and what hangs on it. Threads never cross a ``scope``."""
 
@@ -126,7 +128,7 @@ class Identity:
         return f"{self.team}/{self.key}"
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Exchange:
     """One HTTP request and its response through the proxy, as known when its head has arrived."""
 
@@ -143,7 +145,7 @@ class Exchange:
     identity: Identity = field(default_factory=Identity)
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Item:
     """One atomic typed input or output.
 
@@ -179,7 +181,7 @@ class Item:
     digest: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Message:
     """One element of the request's message list, read into items.
 
@@ -191,7 +193,7 @@ class Message:
     raw_hash: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Tool:
     """A tool that the request offers. ``digest`` covers its whole definition less cache marks."""
 
@@ -200,7 +202,7 @@ class Tool:
     server: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Hints:
     """What known clients say about themselves in headers and body (wire-facts 11, clients 2).
 
@@ -221,7 +223,7 @@ class Hints:
     retry_bound: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class ModelRequest:
     """A model call, read. ``messages`` may share elements with the previous request's."""
 
@@ -254,7 +256,7 @@ class ModelRequest:
     """How many leading messages are the same objects as in the base's reading, which has no more of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Usage:
     """Tokens of one reply, inclusive: input counts cached reads and writes, output counts thinking."""
 
@@ -280,7 +282,7 @@ class Usage:
         return {name: value for name, value in pairs if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class BillingLine:
     """One entry of the bill where a reply has several (Anthropic ``iterations``)."""
 
@@ -288,7 +290,7 @@ class BillingLine:
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class ProviderError:
     """An error as the provider words it, in an error answer, a 200 body, or mid-stream."""
 
@@ -297,7 +299,7 @@ class ProviderError:
     code: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Event:
     """What the tap saw beside a chunk: an item finished, the first output, usage, an error."""
 
@@ -305,7 +307,7 @@ class Event:
     item: Item | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Outcome:
     """A reply, read: the same value whether it was streamed or whole, however it was split."""
 
@@ -335,7 +337,7 @@ class Outcome:
         return tuple(i for i in self.items if i.kind == "tool_call" and not i.server)
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Cost:
     """Exact money and how well it is known. ``usd`` is None exactly when ``unpriced``."""
 
@@ -343,7 +345,7 @@ class Cost:
     quality: CostQuality
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Attempt:
     """How one attempt of a step ended: everything that ``step/attempt`` reports of it."""
 
@@ -376,7 +378,7 @@ def rfc3339(time_ns: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Record:
     """One event of the append-only log (design: Record). ``data`` holds JSON values only."""
 
@@ -392,7 +394,7 @@ class Record:
     with a ``step/start`` what stands newly around its messages."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Splice:
     """How a body follows from an earlier one: ``base[:prefix] + middle + base[len(base)-suffix:]``.
 
@@ -409,7 +411,7 @@ Insertion = tuple[int, bytes]
 """Bytes of ours and the offset in the client's body before which they stand."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Carrier:
     """Text of ours in the form in which one API lets the model read it. Made once; these bytes stay."""
 
@@ -419,7 +421,7 @@ class Carrier:
     """Key of the list in a message at whose end it stands; empty: behind the message, as one of its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Nudge:
     """A carrier that stands in a thread's history: the client's requests lack it, the model has read it."""
 
@@ -434,7 +436,7 @@ class Nudge:
     """It was taken back before a model read it, and stands nowhere."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class CaptureStart:
     """An exchange's request for the record, put in when it goes out. Credentials are already dots."""
 
@@ -459,7 +461,7 @@ class CaptureStart:
     step: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class CaptureEnd:
     """The same exchange's answer, put in after the client has its last byte."""
 

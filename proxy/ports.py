@@ -5,7 +5,7 @@ other. Pure ports are plain functions on values; only ports that wait are ``asyn
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field
 from typing import Any, Protocol
 
 from proxy.model import (
@@ -28,6 +28,7 @@ from proxy.model import (
     Upstream,
     Usage,
 )
+from proxy.structs import replace, struct
 from proxy.verdict import (
     Alert,
     Balance,
@@ -114,7 +115,7 @@ class Dialect(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Answer:
     """A tool result that a request brings, and the pending call that it answers."""
 
@@ -127,7 +128,7 @@ class Answer:
     """Identity of the call: tool and canonical arguments."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class View:
     """What a policy sees: frozen facts of one moment, and its own memory."""
 
@@ -173,15 +174,8 @@ class View:
     memory: Mapping[str, Any] = field(default_factory=dict)
 
     def remembering(self, memory: Mapping[str, Any]) -> "View":
-        """The same with a policy's own memory; made ten times an exchange, so copied slot by slot."""
-        view = object.__new__(View)
-        for read, write in _SLOTS:
-            write(view, read(self))
-        object.__setattr__(view, "memory", memory)
-        return view
-
-
-_SLOTS = tuple((slot.__get__, slot.__set__) for slot in (getattr(View, one.name) for one in fields(View)))
+        """The same with a policy's own memory."""
+        return replace(self, memory=memory)
 
 
 class Policy(Protocol):
@@ -334,7 +328,7 @@ class Exporter(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Reading:
     """One metric of the running process as it stands: a counter where the name ends in ``_total``.
 
@@ -348,7 +342,7 @@ class Reading:
     labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Spread:
     """How measured values are spread over buckets."""
 

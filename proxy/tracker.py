@@ -24,7 +24,6 @@ index before it is forwarded; two requests of one session never wait for each ot
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from proxy.model import (
@@ -37,6 +36,7 @@ from proxy.model import (
     ThreadKind,
 )
 from proxy.reading.library import fold
+from proxy.structs import replace
 from proxy.tracking import telling
 from proxy.tracking.births import JOIN_NS, Arrival, origin_of, spawner
 from proxy.tracking.course import Course

@@ -6,11 +6,12 @@ values are the product's public ones (``looptap replay --json``, events, spans, 
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from typing import Any, Literal
 
 from proxy.model import rfc3339
+from proxy.structs import struct
 
 Severity = Literal["info", "warning", "violation"]
 Consequence = Literal["hard", "soft"]
@@ -21,7 +22,7 @@ Scope = str
 """step, turn, thread, session, key, team, org, model, upstream or ``label:NAME``."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Finding:
     """What a policy saw, with evidence. ``path`` is a normalised JSONPath into the request.
 
@@ -71,7 +72,7 @@ class Agreement:
         return []
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Edit:
     """A change to the request before it goes out. Edits compose; each dialect picks the carrier.
 
@@ -88,7 +89,7 @@ class Edit:
     """Who asked for it; the chain fills it in."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Terminal:
     """The one thing that ends a request: what was reached, in words and in fields.
 
@@ -115,7 +116,7 @@ STOPPED = "looptap_stopped"
 """Code of a refusal because an operator stopped the turn, thread, session or key."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Decision:
     """What one policy, and then the whole chain, answers."""
 
@@ -126,7 +127,7 @@ class Decision:
     """The policy's new memory; None leaves it as it was."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Claim:
     """What a budget wants held before a request goes out, and the counter that it names.
 
@@ -155,7 +156,7 @@ class Claim:
     """Shares of the limit at which to tell somebody, in ten-thousandths, ascending."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Demand:
     """What one request takes at the most, and of whom: the facts by which budgets claim."""
 
@@ -188,7 +189,7 @@ A dimension that is missing or None is not known: it is charged as held, and so 
 """
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Balance:
     """A live counter of one budget, subject and dimension."""
 
@@ -227,7 +228,7 @@ class Balance:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Hold:
     """What one claim got: an amount of one counter, in the window in which it was taken."""
 
@@ -239,7 +240,7 @@ class Hold:
     ends_ns: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Refusal:
     """Why nothing was held: a claim that did not fit, or a name that an operator stopped."""
 
@@ -254,7 +255,7 @@ class Refusal:
         return self.balance.left if self.balance is not None else 0
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Alert:
     """A share of a limit that was just used up. Told once per share, budget, subject and window."""
 
@@ -263,7 +264,7 @@ class Alert:
     balance: Balance
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Grant:
     """What the ledger held, all claims or none. Keep it: settling needs the whole of it."""
 
@@ -276,7 +277,7 @@ class Grant:
     """Held, at least in part, from budget that this instance had drawn ahead."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Receipt:
     """A settlement. ``applied`` is False when this grant had been settled before."""
 
@@ -291,7 +292,7 @@ class Receipt:
     """Counters that this settlement, being more than was held, took beyond where requests stop."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class VirtualKey:
     """A key that Looptap hands out (``lt_…``); only its hash is kept."""
 
@@ -333,7 +334,7 @@ def public_name(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else repr(name)
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Reply:
     """A complete answer of our own: a refusal in the client's dialect, or a synthetic message."""
 

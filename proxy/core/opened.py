@@ -5,7 +5,6 @@ ends there, on every way out.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from proxy.chain import Point, Ruling
@@ -31,6 +30,7 @@ from proxy.outgoing import Outgoing
 from proxy.ports import Dialect, Tab, Unreadable, View
 from proxy.reading.codings import Undecodable
 from proxy.reading.library import Reading
+from proxy.structs import replace
 from proxy.tracking.placement import Placement
 from proxy.verdict import Balance, Edit, Reply, Terminal
 

@@ -10,7 +10,6 @@ should be stays as it is.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
@@ -35,6 +34,7 @@ from proxy.model import (
 )
 from proxy.ports import ResponseDecoder, Unreadable
 from proxy.reading.identity import canonical, item_digest, without_marks
+from proxy.structs import replace
 from proxy.verdict import Edit, Reply, Terminal
 
 _OPTIONS = (

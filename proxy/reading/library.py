@@ -17,7 +17,7 @@ keys, a list that is none, elements that are no objects) is read plainly and nev
 from array import array
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ from proxy.reading.layout import (
     same_text,
     survey,
 )
+from proxy.structs import replace
 
 SEED = bytes(16)
 """Where every chain begins: the history of nothing."""

@@ -6,9 +6,9 @@ opens a session of its own.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from proxy.model import Exchange, MatchedBy, ModelRequest, Record, ThreadKind
+from proxy.structs import struct
 from proxy.tracking import telling
 from proxy.tracking.likeness import opening, repeats
 from proxy.tracking.placing import Match
@@ -19,7 +19,7 @@ JOIN_NS = 10_000_000_000
 """How long a side call and the turn it serves may lie apart."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Arrival:
     """A request that is being placed."""
 

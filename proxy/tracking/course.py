@@ -9,11 +9,11 @@ The one invariant: an end is told exactly once, and only for what was told to ha
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from proxy.model import Attempt, Cause, Exchange, Item, ModelRequest, Record
 from proxy.ports import Answer
+from proxy.structs import replace
 from proxy.tracking import around, telling
 from proxy.tracking.births import JOIN_NS, Arrival, Births
 from proxy.tracking.placement import Placement

@@ -20,11 +20,11 @@ contradicts them. No search crosses a scope.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from proxy.model import Item, MatchedBy, Message, ModelRequest
 from proxy.reading.library import SEED, fold
+from proxy.structs import struct
 from proxy.tracking.likeness import (
     as_argument,
     opening,
@@ -57,7 +57,7 @@ _AGENTS = frozenset(
 """Clients that are finished agents: their model calls without any tool are side calls."""
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Match:
     """What the search found."""
 

@@ -6,11 +6,11 @@ tree from nothing else. ``data`` holds JSON values.
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from proxy.model import Attempt, Exchange, Head, Item, MatchedBy, ModelRequest, Record, Upstream
+from proxy.structs import replace
 from proxy.tracking.asked import asked
 from proxy.tracking.threads import Session, Step, Thread, Turn
 

@@ -29,6 +29,7 @@ from proxy.model import (
     ThreadKind,
     Usage,
 )
+from proxy.structs import struct
 
 NEWEST_STEPS = 32
 """Steps of a thread that stay at hand one by one; older ones are thinned to powers of two."""
@@ -216,7 +217,7 @@ class Step:
         return [call for call in self.calls if not call.answered]
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Agreed:
     """The counters of the head in which this instance and the shared index last agreed: what was added
     here since then is the difference."""

@@ -17,10 +17,10 @@ whether the client gives up shows only at its next input or when time passes.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from proxy.model import Cause, Item, ModelRequest, Outcome
+from proxy.structs import struct
 from proxy.tracking.placing import Match
 from proxy.tracking.threads import Call, Step, Thread
 
@@ -63,7 +63,7 @@ _GIVEN_UP = re.compile(
 Move = Literal["goes_on", "new", "superseded", "interrupted", "joins"]
 
 
-@dataclass(frozen=True, slots=True)
+@struct(frozen=True, slots=True)
 class Delta:
     """What a request newly brings."""
 
