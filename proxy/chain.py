@@ -123,6 +123,7 @@ class Chain:
         withheld: list[Withheld] = []
         changed: dict[str, Mapping[str, Any]] = {}
         terminal: Terminal | None = None
+        acting = self.mode == "enforce"
         for link, ask in speakers:
             policy = link.policy
             try:
@@ -131,10 +132,10 @@ class Chain:
             except Exception as error:  # noqa: BLE001 - a policy's bug must cost its own findings, not the traffic
                 self.on_fault(f"policy {policy.name}.{point}", error)
                 continue
-            findings.extend(decision.findings)
+            if decision.findings:
+                findings.extend(decision.findings)
             if decision.memory is not None:
                 changed[policy.name] = decision.memory
-            acting = self.mode == "enforce"
             for edit in decision.edits:
                 if acting and link.may(edit.kind):
                     edits.append(replace(edit, policy=policy.name))
@@ -147,6 +148,8 @@ class Chain:
                 terminal = _stronger(terminal, wish)
             else:
                 withheld.append(Withheld(policy.name, wish.kind, wish.code))
+        if not (findings or edits or withheld or changed) and terminal is None:
+            return SILENT
         return Ruling(tuple(findings), tuple(edits), terminal, tuple(withheld), changed)
 
 

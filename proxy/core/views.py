@@ -21,16 +21,18 @@ def view_of(
     balances: Mapping[str, Balance],
 ) -> View:
     """An exchange at one point. ``attempt`` and ``price``: once its reply is over."""
+    step = placement.step_state
+    thread, turn = step.thread, step.turn
     return View(
         now_ns=now_ns,
         mode=mode,
-        session=placement.session,
-        thread=placement.thread,
-        turn=placement.turn,
-        step=placement.step,
+        session=thread.session.id,
+        thread=thread.id,
+        turn=turn.id,
+        step=step.id,
         step_index=placement.step_index,
         number=exchange.number,
-        kind=placement.kind,
+        kind=thread.kind,
         relation=placement.relation,
         attempt_index=placement.attempt,
         new_turn=placement.new_turn,

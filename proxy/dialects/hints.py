@@ -181,10 +181,10 @@ def _codex(values: Mapping[bytes, str], fields: Mapping[str, Any], client: str, 
 
 
 def _side_kind(system: str, ask: str) -> Kind:
-    texts = {"system": system[:_LOOKED_AT], "ask": ask[:_LOOKED_AT]}
-    for side in _SIDE_CALLS:
-        if side.phrase in texts[side.place]:
-            return side.kind
+    for place, text in (("system", system[:_LOOKED_AT]), ("ask", ask[:_LOOKED_AT])):
+        for side in _SIDE_CALLS if text else ():
+            if side.place == place and side.phrase in text:
+                return side.kind
     return ""
 
 

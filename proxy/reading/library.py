@@ -56,12 +56,14 @@ T = TypeVar("T")
 Slices = Generator[None, None, T]
 """Work that stops now and then, and ends with a value."""
 
-_SESSION_FIELDS = (
-    b"x-claude-code-session-id",
-    b"x-claude-code-agent-id",
-    b"thread-id",
-    b"session-id",
-    b"x-session-id",
+_SESSION_FIELDS = frozenset(
+    {
+        b"x-claude-code-session-id",
+        b"x-claude-code-agent-id",
+        b"thread-id",
+        b"session-id",
+        b"x-session-id",
+    }
 )
 
 
@@ -346,5 +348,5 @@ def _group(dialect: Dialect, exchange: Exchange, body: bytes) -> tuple[Any, ...]
     head = exchange.head
     at = body.find(b'"' + dialect.list_key.encode() + b'"')
     beginning = body[at : at + _KEYED_BYTES] if at >= 0 else body[:_KEYED_BYTES]
-    hints = tuple(head.get(name) for name in _SESSION_FIELDS)
+    hints = frozenset(head.among(_SESSION_FIELDS).items())
     return (exchange.identity.scope, exchange.path, dialect.name, hints, beginning)

@@ -46,13 +46,14 @@ _PERCENT = re.compile(r"%([0-9A-Fa-f]{2})")
 
 def redact_headers(headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
     """The same fields in the same order, secrets replaced by dots."""
-    kept: list[tuple[bytes, bytes]] | None = None
-    for at, (name, value) in enumerate(headers):
-        if is_secret_header(name):
-            if kept is None:
-                kept = list(headers)
-            kept[at] = (name, _value(name, value))
-    return tuple(headers if kept is None else kept)
+    places = _secret_places(tuple([name for name, _ in headers]))
+    if not places:
+        return tuple(headers)
+    kept = list(headers)
+    for at in places:
+        name, value = kept[at]
+        kept[at] = (name, _value(name, value))
+    return tuple(kept)
 
 
 def redact_target(target: str) -> str:
@@ -63,6 +64,12 @@ def redact_target(target: str) -> str:
     if begin is None:
         return target
     return target[: begin.end()] + _PAIRS.sub(_pair, target[begin.end() :])
+
+
+@lru_cache(maxsize=128)
+def _secret_places(names: tuple[bytes, ...]) -> tuple[int, ...]:
+    """Where secrets may stand; a client names the same fields in every request."""
+    return tuple(at for at, name in enumerate(names) if is_secret_header(name))
 
 
 @lru_cache(maxsize=4096)

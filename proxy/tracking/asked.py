@@ -15,6 +15,8 @@ _LONGEST = 64
 def asked(request: ModelRequest) -> dict[str, Any]:
     """The facts of one request."""
     options = request.options
+    if not options:
+        return _plainly(request)
     config = _inner(options, "generationConfig")
     found: dict[str, Any] = {
         "max_tokens": request.max_output_tokens,
@@ -35,6 +37,18 @@ def asked(request: ModelRequest) -> dict[str, Any]:
         "previous_response": _word(options.get("previous_response_id")),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _plainly(request: ModelRequest) -> dict[str, Any]:
+    """The same of a request without any option: most small calls."""
+    found: dict[str, Any] = {}
+    if request.max_output_tokens is not None:
+        found["max_tokens"] = request.max_output_tokens
+    if request.tools:
+        found["tools"] = len(request.tools)
+    if request.output_schema:
+        found["json"] = True
+    return found
 
 
 def _effort(options: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:

@@ -205,13 +205,13 @@ def _twin(options: Sequence[tuple[int, Match]], request: ModelRequest, again: Ma
 def _again(scope: Scope, request: ModelRequest, ask: bytes) -> Match | None:
     """The very same history was sent before."""
     hints, whole = request.hints, len(request.messages)
-    named = naming(request)
+    named, tells = naming(request), hints.session is not None
     best: Match | None = None
     vain: Match | None = None
     seen = 0
     for step in reversed(scope.asks.get(ask, ())):
         thread = step.thread
-        if same_client(thread, hints) is False or asked_otherwise(step, request, named):
+        if (tells and same_client(thread, hints) is False) or asked_otherwise(step, request, named):
             continue
         seen += 1
         if seen > _AGAIN:
@@ -476,15 +476,14 @@ def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None
     """
     if request.tools or request.hints.session is not None:
         return None
-    texts = opening(request)
+    texts, model, since_ns = opening(request), request.model, now_ns - _BESIDE_NS
     for step in reversed(scope.recent):
-        if now_ns - step.ended_ns > _BESIDE_NS:
+        if step.ended_ns < since_ns:
             break
-        thread = step.thread
-        if step.forgotten or thread.kind == "side":
+        if step.model == model or step.forgotten or step.thread.kind == "side":
             continue
-        if step.model != request.model and shared_lines(texts, step.text):
-            return thread
+        if shared_lines(texts, step.text):
+            return step.thread
     for step in reversed(scope.waiting.values()) if request.output_schema else ():
         if now_ns - step.ended_ns > _BESIDE_NS:
             break

@@ -88,9 +88,12 @@ class Shelf:
         if thread.id not in self.threads:
             return  # its last exchange ends after it was forgotten
         weight = THREAD_BYTES + STEP_BYTES * len(thread.steps)
-        weight += sum(len(nudge.carrier.raw) for nudge in thread.nudges)
+        for nudge in thread.nudges:
+            weight += len(nudge.carrier.raw)
         for step in thread.steps[-1 - KEPT_TEXTS :]:
-            weight += len(step.text) + sum(CALL_BYTES + len(call.arguments) for call in step.calls)
+            weight += len(step.text)
+            for call in step.calls:
+                weight += CALL_BYTES + len(call.arguments)
         self.held_bytes += weight - thread.weight
         thread.weight = weight
 

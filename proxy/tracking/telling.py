@@ -6,6 +6,7 @@ tree from nothing else. ``data`` holds JSON values.
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -111,7 +112,8 @@ def step_start(step: Step, around: str | None = None) -> Record:
         "exchange": step.exchange,
         "number": step.number,
     }
-    return replace(_of_step(step, step.arrived_ns, "step/start", data), content=around)
+    record = _of_step(step, step.arrived_ns, "step/start", data)
+    return record if around is None else replace(record, content=around)
 
 
 def step_attempt(
@@ -168,20 +170,27 @@ def _where(upstream: Upstream | None) -> dict[str, Any]:
     """The provider that was asked; its URL's host is what lies behind the proxy."""
     if upstream is None:
         return {"upstream": ""}
-    parts = urlsplit(upstream.url)
+    host, port = _host(upstream.url)
     data: dict[str, Any] = {
         "upstream": upstream.name,
         "provider": upstream.provider or upstream.api,
-        "host": parts.hostname or "",
+        "host": host,
     }
-    if parts.port is not None:
-        data["port"] = parts.port
+    if port is not None:
+        data["port"] = port
     return data
+
+
+@lru_cache(64)
+def _host(url: str) -> tuple[str, int | None]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port
 
 
 def traceparent(head: Head) -> str | None:
     """The trace that the client's request belongs to, where it names one as the standard says."""
-    told = _TRACEPARENT.fullmatch((head.get(b"traceparent") or b"").decode("latin-1").strip())
+    named = head.get(b"traceparent")
+    told = _TRACEPARENT.fullmatch(named.decode("latin-1").strip()) if named is not None else None
     if told is None or (told[1] == "00" and told[5] is not None):
         return None
     return f"00-{told[2]}-{told[3]}-{told[4]}"
