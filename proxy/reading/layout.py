@@ -12,7 +12,6 @@ import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -20,6 +19,7 @@ import orjson
 
 from proxy.model import Splice
 from proxy.ports import Unreadable
+from proxy.structs import struct
 
 MAX_ELEMENTS = 100_000
 """Messages, or blocks in the messages that are new, of one request: as many as the most generous
@@ -54,7 +54,7 @@ class Frame(Protocol):
     def ends(self) -> "array[int]": ...
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Layout:
     """Where everything stands in a body, and which messages a base already has."""
 

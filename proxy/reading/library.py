@@ -17,7 +17,6 @@ keys, a list that is none, elements that are no objects) is read plainly and nev
 from array import array
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -36,7 +35,7 @@ from proxy.reading.layout import (
     same_text,
     survey,
 )
-from proxy.structs import replace
+from proxy.structs import replace, struct
 
 SEED = bytes(16)
 """Where every chain begins: the history of nothing."""
@@ -67,7 +66,7 @@ _SESSION_FIELDS = frozenset(
 )
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Reading:
     """One body, read: the request, and the offsets from which the next body is read."""
 

@@ -5,15 +5,15 @@ goes on. Only the tracker writes to it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from proxy.model import Exchange, Item, MatchedBy, ModelRequest, ThreadKind
 from proxy.ports import Answer
+from proxy.structs import struct
 from proxy.tracking.threads import Step, Thread
 
 
-@dataclass(slots=True, eq=False)
+@struct(slots=True, eq=False)
 class Placement:
     """Where a request belongs. What the core and the policies need to know of it."""
 

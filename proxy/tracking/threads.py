@@ -11,7 +11,7 @@ The invariant: no look-up crosses a ``Scope``, which is one key of one team.
 import re
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from hashlib import blake2b
 from typing import Any
@@ -48,7 +48,7 @@ _COUNTED_ID = re.compile(r"^[A-Za-z_.:\-]*\d{0,3}$")
 """Ids such as ``call_0``, ``functions.add:0``, ``1``: numbered anew in every reply, they join nothing."""
 
 
-@dataclass(slots=True, eq=False)
+@struct(slots=True, eq=False)
 class Session:
     """The threads that belong to one run of one client."""
 
@@ -70,7 +70,7 @@ class Session:
     """Side calls that came while no turn was open."""
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Call:
     """One tool call that the client owes an answer."""
 
@@ -87,7 +87,7 @@ class Call:
         return self.call_id or self.item_id
 
 
-@dataclass(slots=True)
+@struct(slots=True)
 class Bill:
     """Running sums over attempts."""
 
@@ -114,7 +114,7 @@ class Bill:
 _QUALITIES: tuple[CostQuality, ...] = ("measured", "estimated", "assumed", "unpriced")
 
 
-@dataclass(slots=True, eq=False)
+@struct(slots=True, eq=False)
 class Turn:
     """From user input until the agent owes nothing more."""
 
@@ -144,7 +144,7 @@ class Turn:
         return next((step for step in reversed(self.thread.steps) if step.turn is self), None)
 
 
-@dataclass(slots=True, eq=False)
+@struct(slots=True, eq=False)
 class Step:
     """One model request with its attempts, and the calls of its reply."""
 
@@ -231,7 +231,7 @@ class Agreed:
     memories: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
+@struct(slots=True, eq=False)
 class Thread:
     """One append-only history."""
 
