@@ -331,10 +331,10 @@ class Scope:
         self.sessions: dict[tuple[str, str], Session] = {}
         self.agents: dict[tuple[str, str | None], Thread] = {}
         """The thread last used of each agent that a client names, by session and agent."""
-        self.asks: dict[bytes, tuple[Step, ...]] = {}
-        self.replies: dict[bytes, tuple[Step, ...]] = {}
-        self.sayings: dict[bytes, tuple[Step, ...]] = {}
-        self.calls: dict[str, tuple[Step, ...]] = {}
+        self.asks: dict[bytes, list[Step]] = {}
+        self.replies: dict[bytes, list[Step]] = {}
+        self.sayings: dict[bytes, list[Step]] = {}
+        self.calls: dict[str, list[Step]] = {}
         self.held: dict[str, Step] = {}
         self.recent: deque[Step] = deque(maxlen=RECENT_REPLIES)
         """Newest replies, to find the one that a summary or a side call quotes."""
@@ -485,11 +485,14 @@ def _joining_ids(step: Step) -> set[str]:
     return {name for name in names if name is not None and joins(name)}
 
 
-def _insert(index: dict[Any, tuple[Step, ...]], key: Any, step: Step) -> None:
-    index[key] = (*index.get(key, ()), step)[-EQUALS:]
+def _insert(index: dict[Any, list[Step]], key: Any, step: Step) -> None:
+    steps = index.setdefault(key, [])
+    steps.append(step)
+    if len(steps) > EQUALS:
+        del steps[0]
 
 
-def _remove(index: dict[Any, tuple[Step, ...]], key: Any, step: Step) -> None:
-    left = tuple(one for one in index.pop(key, ()) if one is not step)
+def _remove(index: dict[Any, list[Step]], key: Any, step: Step) -> None:
+    left = [one for one in index.pop(key, ()) if one is not step]
     if left:
         index[key] = left
