@@ -447,6 +447,9 @@ class Tracker(Course):
         turn, last, since_ns = thread.turn, thread.last, since_refusal(thread, now_ns)
         if turn is None or turn.open or last is None or last.started or last.turn is not turn:
             return None
+        again = match.step if match.relation == "attempt" else None
+        if again is not None and (again.started or again.turn is not turn):
+            return None  # what has gone out once is no further step, and none of this refusal
         return turn if since_ns is not None and since_ns <= JOINS_REFUSED_NS // 4 else None
 
     # -- heads that instances share
