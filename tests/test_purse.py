@@ -13,6 +13,7 @@ from proxy.core import Opened
 from proxy.model import Identity, ResponseHead
 from proxy.money import deferred
 from proxy.money.purse import Posture
+from proxy.money.storms import Storms
 from proxy.verdict import Claim, Grant, Reply
 from tests.live.kit import Json
 from tests.live.loops import NAMES, Dialect, Loop, Said
@@ -150,6 +151,45 @@ async def test_what_costs_no_step_passes_the_door_of_a_budget_of_steps() -> None
         assert one.refusal is None
 
 
+async def test_what_went_out_once_is_no_further_step_though_others_of_its_thread_are_refused() -> None:
+    house = House(STEPS)
+    first = await house.ask(MESSAGES, asks("a task"))
+    assert isinstance(first, Opened)
+    first.close("upstream_reset", first.exchange.arrived_ns)
+    await refuse(house, 40, lambda number: asks(f"or rather {number}", *asks("a task")["messages"]))
+    assert house.opened < 30
+    again = await house.ask(MESSAGES, asks("a task"))
+    assert isinstance(again, Opened)
+    assert again.refusal is None
+
+
+async def test_where_budgets_only_observe_a_lifted_stop_leaves_nothing_refused_at_the_door() -> None:
+    house = House(STEPS, posture=Posture(enforce=False))
+    await finish(await house.ask(MESSAGES, asks("a task")))
+    await house.ledger.stop("unnamed", now_ns=1)
+    await refuse(house, 10, lambda _: asks("the same"))
+    assert house.opened < 10
+    assert await house.ledger.resume("unnamed", now_ns=2)
+    opened = await house.ask(MESSAGES, asks("the same"))
+    assert isinstance(opened, Opened)
+    assert opened.refusal is None
+
+
+async def test_of_a_refused_request_no_long_option_is_remembered() -> None:
+    storms, schema = Storms(), {"type": "object", "description": "x" * 10_000}
+    house, loop = House(STEPS), Loop("chat", more={"n": 2, "response_format": schema})
+    loop.user("a task")
+    opened = await house.ask(loop.ask(Said(0, text="x")).target, json.dumps(loop.body()).encode())
+    assert isinstance(opened, Opened)
+    assert opened.dialect is not None
+    assert opened.request is not None
+    for _ in range(5):
+        storms.note(opened.exchange, b"", opened.dialect, opened.request, (), ())
+    known = storms.find(opened.exchange, b"")
+    assert known is not None
+    assert (known.request.options["n"], known.request.options.get("response_format")) == (2, None)
+
+
 async def test_a_stop_refuses_at_the_door_until_it_is_lifted() -> None:
     house = House()
     await house.ledger.stop("unnamed", now_ns=1)
@@ -197,6 +237,14 @@ async def test_what_would_be_refused_is_one_line_and_one_event_a_minute() -> Non
     house.purse.book.tell_rest(2**62)
     assert [event.get("more") for event in house.told("budget/exhausted")] == [None, 48]
     assert [line.partition(":")[0] for line in house.lines] == ["would refuse"] * 2
+
+
+async def test_what_was_only_counted_is_told_though_the_clock_was_put_back() -> None:
+    house = House(STEPS)
+    await finish(await house.ask(MESSAGES, asks("a task")))
+    await refuse(house, 3, lambda number: asks(f"question {number}"))
+    house.purse.book.tell_rest(1)
+    assert [event.get("more") for event in house.told("budget/exhausted")] == [None, 2]
 
 
 async def test_what_is_held_for_a_background_reply_is_found_again_in_its_thread() -> None:

@@ -75,7 +75,7 @@ class Door:
         """The refusal of a request that needs no closer look; None for every other."""
         known = self._storms.find(exchange, body)
         if known is not None:
-            return await self._repeated(exchange, known, rules)
+            return await self._repeated(exchange, known, rules, enforce=enforce)
         pressed = self._pressure.on(exchange) if enforce else []
         if not pressed:
             return None
@@ -93,13 +93,15 @@ class Door:
                 return one.worded(glance.dialect, why, exchange.id)
         return None
 
-    async def _repeated(self, exchange: Exchange, known: Repeated, rules: Rules) -> Reply | None:
+    async def _repeated(
+        self, exchange: Exchange, known: Repeated, rules: Rules, *, enforce: bool
+    ) -> Reply | None:
         """The answer to a request that repeats a refused one, as long as it is refused."""
 
         async def still() -> Terminal | None:
             now_ns = time.time_ns()
             why = await self._ask(known.claims_now(now_ns), known.names)
-            acts = why is not None and (why.claim is None or rules.acts(why.claim.budget))
+            acts = why is not None and (why.claim is None or (enforce and rules.acts(why.claim.budget)))
             return rules.refusal(why, now_ns=now_ns) if why is not None and acts else None
 
         why = await known.question.put(still)

@@ -28,6 +28,10 @@ class _Storm:
     told_ns: int
     since: int = 0
 
+    def is_told(self, now_ns: int) -> bool:
+        """Whether that was just now. A clock that was put back does not hold it up."""
+        return 0 <= now_ns - self.told_ns < STORM_NS
+
 
 class Passbook:
     """One per purse."""
@@ -72,7 +76,7 @@ class Passbook:
         key = (kind, why.code, scope, str(why.fields.get("scope", "")))
         now_ns = time.time_ns()
         storm = self._storms.get(key)
-        if storm is not None and now_ns - storm.told_ns < STORM_NS:
+        if storm is not None and storm.is_told(now_ns):
             storm.since += 1
             storm.why = why
             return
@@ -87,7 +91,7 @@ class Passbook:
     def tell_rest(self, now_ns: int) -> None:
         """Tell of the refusals that were only counted, where nothing came after them for a minute."""
         for key, storm in list(self._storms.items()):
-            if now_ns - storm.told_ns >= STORM_NS:
+            if not storm.is_told(now_ns):
                 del self._storms[key]
                 if storm.since:
                     self._exhausted(storm.kind, storm.why, min(now_ns, time.time_ns()), storm.since)

@@ -41,6 +41,7 @@ class Pressed:
     limit: tuple[str, str]
     """Budget and dimension; empty for a stop."""
     since_ns: int
+    """By a clock that nobody puts back."""
     count: int = 0
     _question: Question[Refusal | None] = field(default_factory=Question)
     _least: Claim | None = None
@@ -93,7 +94,7 @@ class Pressure:
         mark, limit = _mark(key, why)
         if mark is None:
             return
-        now_ns = time.time_ns()
+        now_ns = time.monotonic_ns()
         pressed = self._pressed.get(mark)
         if pressed is None or now_ns - pressed.since_ns >= MINUTE_NS:
             pressed = Pressed(mark, limit, now_ns)
@@ -111,7 +112,7 @@ class Pressure:
         """The counters that this request may fall under, and that refused many in the last minute."""
         if not self._pressed:
             return []
-        now_ns, found = time.time_ns(), []
+        now_ns, found = time.monotonic_ns(), []
         for mark in self._marks(exchange):
             pressed = self._pressed.get(mark)
             if pressed is not None and pressed.count >= RECORDED and now_ns - pressed.since_ns < MINUTE_NS:

@@ -24,6 +24,8 @@ RECORDED = 5
 """Repetitions of one request that are recorded in a minute."""
 MINUTE_NS = 60_000_000_000
 _MOST = 4_096
+_SHORT = 256
+"""Characters of an option that is kept: what words depend on is shorter, a schema is not."""
 NAMELESS = "exc_once-more-the-same-00"
 """Stands for an exchange's id in words that are used again."""
 _CHANGING = (
@@ -74,8 +76,9 @@ class Repeated:
     names: Sequence[str]
     dialect: Dialect
     request: ModelRequest
-    """Less its history: what the words of a refusal depend on."""
+    """Less its history and all that is long: what the words of a refusal depend on."""
     since_ns: int
+    """By a clock that nobody puts back."""
     told_ns: int
     """When its claims were made: limits on time go on from there."""
     count: int = 1
@@ -116,14 +119,14 @@ class Storms:
     ) -> None:
         """A request was refused."""
         now_ns = time.time_ns()
+        since_ns = time.monotonic_ns()
         mark = fingerprint(exchange, body)
         known = self._known.get(mark)
-        if known is not None and now_ns - known.since_ns < MINUTE_NS:
+        if known is not None and since_ns - known.since_ns < MINUTE_NS:
             known.count += 1
             known.claims, known.names, known.told_ns = claims, names, now_ns
             return
-        bare = replace(request, messages=(), chain=(), system=(), tools=(), shared=0)
-        self._known[mark] = Repeated(claims, names, dialect, bare, now_ns, now_ns)
+        self._known[mark] = Repeated(claims, names, dialect, _bare(request), since_ns, now_ns)
         self._known.move_to_end(mark)
         if len(self._known) > _MOST:
             self._known.popitem(last=False)
@@ -133,7 +136,7 @@ class Storms:
         if not self._known:
             return None
         known = self._known.get(fingerprint(exchange, body))
-        if known is None or known.count < RECORDED or time.time_ns() - known.since_ns >= MINUTE_NS:
+        if known is None or known.count < RECORDED or time.monotonic_ns() - known.since_ns >= MINUTE_NS:
             return None
         return known
 
@@ -147,6 +150,11 @@ class Storms:
     def clear(self) -> None:
         """Other budgets or prices hold from now on."""
         self._known.clear()
+
+
+def _bare(request: ModelRequest) -> ModelRequest:
+    options = {name: value for name, value in request.options.items() if len(repr(value)) <= _SHORT}
+    return replace(request, messages=(), chain=(), system=(), tools=(), shared=0, options=options)
 
 
 def fingerprint(exchange: Exchange, body: bytes) -> bytes:
