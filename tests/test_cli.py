@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.cli import COMMANDS, cli
-from proxy.commands.options import written_whole
+from proxy.commands.options import run, written_whole
 from proxy.config import load
 from proxy.model import CaptureEnd, CaptureStart, Record
 from proxy.record import RecordWriter
@@ -458,3 +458,20 @@ def test_without_a_buffer_of_pythons_all_is_written_all_the_same() -> None:
     stream.buffer.write(b"bytes of more than seven")
     stream.flush()
     assert sip.taken == b"one line that is long\nbytes of more than seven"
+
+
+def test_a_full_disk_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as ended:
+            run(click.Command("show", callback=lambda: click.echo("a tree")), [])
+        assert ended.value.code == 1
+    assert capsys.readouterr().err == "looptap: No space left on device\n"
+
+
+def test_a_stream_that_was_closed_takes_whatever_comes() -> None:
+    with written_whole(None) as stream:
+        stream.write("text")
+        stream.buffer.write(b"bytes")

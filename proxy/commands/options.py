@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
@@ -142,9 +143,7 @@ def run(command: click.Command, arguments: list[str] | None) -> NoReturn:
         code = command.main(arguments, prog_name="looptap", standalone_mode=False)
         sys.stdout.flush()
     except (_Enough, BrokenPipeError):
-        # Whoever read us has enough. Python would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        code = 0  # whoever read us has enough
     except (click.Abort, _Interrupted, KeyboardInterrupt):
         code = INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
@@ -163,14 +162,27 @@ def run(command: click.Command, arguments: list[str] | None) -> NoReturn:
         if os.environ.get("LOOPTAP_DEBUG"):
             traceback.print_exc()
         code = _fail(f"internal error: {type(error).__name__}: {error} (LOOPTAP_DEBUG=1 shows where)", FAILED)
+    _let_go(sys.stdout)
+    _let_go(sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def written_whole(stream: TextIO) -> TextIO:
+def _let_go(stream: TextIO) -> None:
+    """Drop what nobody takes any more (a closed pipe, a full disk): Python would complain of it at exit."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def written_whole(stream: TextIO | None) -> TextIO:
     """The same stream, with a buffer where Python was told to have none (``PYTHONUNBUFFERED``).
 
-    Without one a write to a pipe may take a part of the text, and nobody writes the rest.
+    Without one a write to a pipe may take a part of the text, and nobody writes the rest. Whoever closed
+    the stream (``>&-``; Python then has none) wants nothing of it.
     """
+    if stream is None:
+        return Path(os.devnull).open("w", encoding="utf-8")
     if not isinstance(stream, io.TextIOWrapper) or not isinstance(stream.buffer, io.RawIOBase):
         return stream
     encoding, errors = stream.encoding, stream.errors
@@ -184,5 +196,6 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(f"looptap: {inert(message, 1000)}", err=True)
+    with suppress(OSError):  # the exit code says it, too
+        click.echo(f"looptap: {inert(message, 1000)}", err=True)
     return code
