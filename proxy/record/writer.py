@@ -30,6 +30,8 @@ Entry = Record | CaptureStart | CaptureEnd | HeadsPut
 
 TIDY_NS = 30_000_000_000
 """Between two looks at what may leave, when the last one found nothing."""
+_REST_AFTER = 8
+"""Entries between two looks at the clock, which cost a tenth of an entry."""
 _NAMES_KEPT = 50_000
 _OPEN_KEPT = 100_000
 _KNOWN = "SELECT id, no FROM names WHERE id IN (SELECT value FROM json_each(?))"
@@ -87,9 +89,10 @@ class RecordWriter:
             self._notice_others(connection)
             work = _Batch(self, connection)
             work.recall(batch)
-            for entry in batch:
+            for count, entry in enumerate(batch):
                 work.take(entry)
-                self.rest()
+                if count % _REST_AFTER == 0:
+                    self.rest()
             work.finish()
             connection.execute("COMMIT")
         except (OSError, sqlite3.Error, schema.RecordNewer) as error:
