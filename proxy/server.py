@@ -333,7 +333,15 @@ class ClientConnection(asyncio.Protocol):
             arriving.fail(failure)
 
     async def _serve(self) -> None:
-        """Take this connection's requests, one after the other."""
+        """Take this connection's requests, until it ends or is given up.
+
+        A task that ends cancelled keeps its error, and that its frames: a circle with bodies in it.
+        """
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._serve_requests()
+
+    async def _serve_requests(self) -> None:
+        """One after the other."""
         while True:
             while not self._queue:
                 if self._reader.deaf:
@@ -361,8 +369,10 @@ class ClientConnection(asyncio.Protocol):
         self.unclaimed(-HEAD_WEIGHT)
         assert self._task is not None
         exchange = self._exchange = LiveExchange(self._shell, self, request, self._task)
-        await exchange.run()
-        self._exchange = None
+        try:
+            await exchange.run()
+        finally:
+            self._exchange = None
         return exchange.reusable, request.complete
 
     # -- the exchange's and the request's side (relay.Client, incoming.Held)

@@ -475,5 +475,10 @@ def test_an_exchange_and_its_connection_leave_nothing_for_the_garbage_collector(
                 lambda: sorted(left()) == ["ClientConnection", "RequestReader", "UpstreamConnection"]
             )
         assert eventually(lambda: left() == ["UpstreamConnection"])
+        upstream.script = lambda wire, message: wire.send(STREAM + frame(b"data: 1\n\n")) or wire.more()
+        with contextlib.closing(any_proxy.connect().sock) as sock:  # and leave in the middle
+            Wire(sock).send(request(MODEL, b"{}"))
+            assert sock.recv(1 << 16)
+        assert eventually(lambda: left() == [])
     finally:
         gc.enable()
