@@ -57,9 +57,9 @@ class Commons:
 
     # -- on an exchange's way
 
-    async def look(self, exchange: Exchange, opened: guard.Opened) -> None:
+    async def look(self, exchange: Exchange, asked: guard.Asked) -> None:
         """Take in what others know of the thread that this request may belong to."""
-        tracker, request = self._core.tracker, opened.request
+        tracker, request = self._core.tracker, asked.request
         if request is None:
             return
         names = tracker.names(exchange, request)

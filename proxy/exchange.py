@@ -20,7 +20,7 @@ from proxy.verdict import Reply
 from proxy.wire import answers
 from proxy.wire.away import Away
 from proxy.wire.dial import ConnectTimeout, Unreachable
-from proxy.wire.guard import Faults, Opened, Thinker, Watch
+from proxy.wire.guard import Asked, Faults, Opened, Thinker, Watch
 from proxy.wire.heads import (
     LAST_CHUNK,
     Fields,
@@ -73,7 +73,7 @@ class Shell:
     """Puts the upstream's real key in the place of a virtual one. Raises Unroutable."""
     again: Callable[[Exchange, bytes], Awaitable[Reply | None]] | None = None
     """Asked before a request is read: the answer to one that repeats what was refused over and over."""
-    look: Callable[[Exchange, Opened], Awaitable[None]] | None = None
+    look: Callable[[Exchange, Asked], Awaitable[None]] | None = None
     """Awaited when a request is read and not placed yet: other instances may know its thread."""
     share: Callable[[Opened], Awaitable[None]] | None = None
     """Awaited before a request goes out: other instances must know its thread."""

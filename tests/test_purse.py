@@ -10,11 +10,12 @@ import pytest
 
 from policies.budgets import Budget
 from proxy.core import Opened
-from proxy.model import Identity, ResponseHead
+from proxy.model import Exchange, Identity, ResponseHead
 from proxy.money import deferred
 from proxy.money.purse import Posture
 from proxy.money.storms import Storms
 from proxy.verdict import Claim, Grant, Reply
+from proxy.wire.guard import Asked
 from tests.live.kit import Json
 from tests.live.loops import NAMES, Dialect, Loop, Said
 from tests.purse import House
@@ -161,6 +162,28 @@ async def test_what_went_out_once_is_no_further_step_though_others_of_its_thread
     again = await house.ask(MESSAGES, asks("a task"))
     assert isinstance(again, Opened)
     assert again.refusal is None
+
+
+async def test_what_another_instance_sent_in_vain_passes_the_door_of_a_budget_of_steps() -> None:
+    there, here = House(STEPS), House(STEPS)
+    for _ in range(99):
+        there.exchange(MESSAGES)  # else ids here and there would be the same
+    sent = await there.ask(MESSAGES, asks("a task"))
+    assert isinstance(sent, Opened)
+    assert sent.placement is not None
+    sent.close("upstream_reset", sent.exchange.arrived_ns)
+    head = json.loads(json.dumps(there.core.tracker.shared_head(sent.placement.thread_state)))
+
+    async def look(exchange: Exchange, asked: Asked) -> None:
+        here.core.tracker.absorb([head], exchange.arrived_ns)
+
+    await finish(await here.ask(MESSAGES, asks("another task")))
+    await refuse(here, 25, lambda number: asks(f"question {number}"))
+    here.purse.door.look = look
+    again = await here.ask(MESSAGES, asks("a task"))
+    assert isinstance(again, Opened)
+    assert again.refusal is None
+    assert isinstance(await here.ask(MESSAGES, asks("one more question")), Reply)
 
 
 async def test_where_budgets_only_observe_a_lifted_stop_leaves_nothing_refused_at_the_door() -> None:

@@ -9,7 +9,7 @@ The one invariant: an answer given here is the ledger's of this moment, in the w
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from proxy.core import Glance, Opened
@@ -23,6 +23,7 @@ from proxy.money.tally import Tally
 from proxy.ports import Ledger, LedgerAway
 from proxy.pricing import Pricing
 from proxy.verdict import Claim, Demand, Refusal, Reply, Terminal
+from proxy.wire.guard import Asked
 
 
 class Rules(Protocol):
@@ -52,6 +53,8 @@ class Door:
         self._tally = tally
         self._glance = glance
         self._ttl_s = ttl_s
+        self.look: Callable[[Exchange, Asked], Awaitable[None]] | None = None
+        """Takes in what other instances know of a request's thread."""
         self._storms = Storms()
         self._pressure = Pressure()
 
@@ -86,12 +89,22 @@ class Door:
         claims = self._claims(exchange, glance, body, rules, prices)
         for one in pressed:
             why = await self._word(one, claims, rules, now_ns)
-            if why is not None and glance.ended_by in (None, why.cause):
-                self._count(exchange, why)
-                if why.kind == "message":
-                    return glance.dialect.refusal(glance.request, why, exchange.id)
-                return one.worded(glance.dialect, why, exchange.id)
+            if why is None or glance.ended_by not in (None, why.cause):
+                continue
+            if one.limit[1] == "steps" and not await self._is_further(exchange, glance, body):
+                return None
+            self._count(exchange, why)
+            if why.kind == "message":
+                return glance.dialect.refusal(glance.request, why, exchange.id)
+            return one.worded(glance.dialect, why, exchange.id)
         return None
+
+    async def _is_further(self, exchange: Exchange, glance: Glance, body: bytes) -> bool:
+        """Whether nobody has sent this step: what another instance sent in vain costs none."""
+        if self.look is None:
+            return True
+        await self.look(exchange, glance)
+        return self._glance(exchange, body, time.time_ns()) is not None
 
     async def _repeated(
         self, exchange: Exchange, known: Repeated, rules: Rules, *, enforce: bool

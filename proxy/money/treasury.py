@@ -235,6 +235,8 @@ class Treasury:
         self._core.reserves = wanted
         shell.admit = self.purse.admit if wanted and self.purse is not None else None
         shell.again = self.purse.again if wanted and self.purse is not None else None
+        if self.purse is not None:
+            self.purse.door.look = shell.look
         shell.identify = self.identify
         shell.stand_in = self.keyring.stand_in if self.keyring.has_virtual else None
 

@@ -15,7 +15,16 @@ from proxy.verdict import Reply
 from proxy.wire.timing import Buckets, Timings
 
 
-class Opened(Protocol):
+class Asked(Protocol):
+    """A request, however far it was looked into."""
+
+    @property
+    def request(self) -> Any:
+        """As read, None where no dialect reads it. Opaque to the wire."""
+        ...
+
+
+class Opened(Asked, Protocol):
     """One exchange as the thinking part sees it."""
 
     @property
@@ -26,11 +35,6 @@ class Opened(Protocol):
     @property
     def refusal(self) -> Reply | None:
         """An answer of our own instead of the upstream's."""
-        ...
-
-    @property
-    def request(self) -> Any:
-        """The request as read, None where no dialect reads it. Opaque to the wire."""
         ...
 
     @property
