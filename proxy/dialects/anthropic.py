@@ -234,6 +234,8 @@ def _probe(hints: Hints, cap: int | None) -> Hints:
 
 def _options(head: Head, fields: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: fields[name] for name in _OPTIONS if fields.get(name) is not None}
+    if head.get(b"anthropic-beta") is None:
+        return options
     betas = [value.decode("latin-1") for name, value in head.headers if name.lower() == b"anthropic-beta"]
     named = [beta.strip() for value in betas for beta in value.split(",") if beta.strip()]
     if named:

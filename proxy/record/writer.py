@@ -229,7 +229,7 @@ class _Batch:
     def recall(self, batch: Sequence[Entry]) -> None:
         """Look up, all at once, the ids of a batch that are not at hand; what is not found is new."""
         names = self._writer._names
-        unknown: set[str | None] = set()
+        named: set[str | None] = set()
         turn = ""
         for entry in batch:
             if isinstance(entry, Record):
@@ -238,10 +238,10 @@ class _Batch:
                 turn = entry.turn or ""
             elif not isinstance(entry, CaptureStart):
                 continue
-            elif entry.step not in names:
-                unknown.add(entry.step)
-            unknown.update(name for name in (entry.session, entry.thread, entry.turn) if name not in names)
-        unknown.discard(None)
+            else:
+                named.add(entry.step)
+            named.update((entry.session, entry.thread, entry.turn))
+        unknown = named - names.keys() - {None}
         if unknown:
             names.update(self._connection.execute(_KNOWN, (orjson.dumps(list(unknown)).decode(),)))
 
