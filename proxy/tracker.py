@@ -334,8 +334,9 @@ class Tracker(Course):
         if attempt.outcome != "refused":
             self.admit(placement, attempt.arrived_ns)
         step.running -= 1
-        step.bill.add(reply.usage, attempt.cost.usd, attempt.cost.quality)
-        turn.bill.add(reply.usage, attempt.cost.usd, attempt.cost.quality)
+        tokens = reply.usage.public() if reply.usage is not None else {}
+        step.bill.add(tokens, attempt.cost.usd, attempt.cost.quality)
+        turn.bill.add(tokens, attempt.cost.usd, attempt.cost.quality)
         turn.last_ns = max(turn.last_ns, attempt.ended_ns)
         step.thread.last_ns = step.thread.session.last_ns = turn.last_ns
         step.ended_ns = attempt.ended_ns

@@ -8,6 +8,7 @@ provider made in the background; whether it belongs to a step the tracker knows.
 """
 
 import re
+from functools import lru_cache
 
 from proxy.dialects.anthropic import Anthropic
 from proxy.dialects.gemini import Gemini
@@ -46,8 +47,11 @@ def match(method: str, path: str, upstream: Upstream, head: Head) -> Dialect | N
     """The dialect of a model call, None for everything else. ``path`` has no query."""
     if method == "GET" and _FETCH.search(path) is not None:
         return OPENAI_RESPONSES
-    if method != "POST":
-        return None
+    return _spoken_at(path) if method == "POST" else None
+
+
+@lru_cache(128)
+def _spoken_at(path: str) -> Dialect | None:
     for tail, dialect in _TAILS:
         if tail.search(path) is not None:
             return dialect

@@ -99,7 +99,7 @@ def _same_turn(told: Mapping[str, Any], mine: Turn, taken: Taken) -> None:
     for name, tokens in mine.bill.tokens.items():
         bill.tokens[name] = bill.tokens.get(name, 0) + tokens - (base.tokens.get(name, 0) if before else 0)
     bill.usd += mine.bill.usd - (base.usd if before else Decimal(0))
-    bill.add(None, None, mine.bill.quality)
+    bill.add({}, None, mine.bill.quality)
     mine.bill = bill
     if told["last_ns"] >= mine.last_ns and not any(s.running for s in taken.thread.steps if s.turn is mine):
         if mine.open and not told["open"]:

@@ -27,7 +27,6 @@ from proxy.model import (
     ModelRequest,
     Nudge,
     ThreadKind,
-    Usage,
 )
 from proxy.structs import struct
 
@@ -95,11 +94,10 @@ class Bill:
     usd: Decimal = Decimal(0)
     quality: CostQuality = "measured"
 
-    def add(self, usage: Usage | None, usd: Decimal | None, quality: CostQuality) -> None:
+    def add(self, tokens: Mapping[str, int], usd: Decimal | None, quality: CostQuality) -> None:
         """Add one attempt."""
-        if usage is not None:
-            for name, value in usage.public().items():
-                self.tokens[name] = self.tokens.get(name, 0) + value
+        for name, value in tokens.items():
+            self.tokens[name] = self.tokens.get(name, 0) + value
         if usd is not None:
             self.usd += usd
         if _QUALITIES.index(quality) > _QUALITIES.index(self.quality):
