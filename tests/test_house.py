@@ -93,7 +93,7 @@ def in_a_fresh_process(code: str) -> str:
 
 
 @pytest.mark.real  # half a minute; that there are no loops, which is what could go wrong, is held below
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_each_module_can_be_imported_alone() -> None:
     # One process, but for each module a fresh start: what another of ours imported before must not help it.
     # What is not ours is there from the start; only that keeps this short.

@@ -17,7 +17,7 @@ from tests.budgets import kit
 from tests.stores.ledger.kit import RedisServer
 from tests.stores.ledger.test_redis import Slow
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 FLAT = [{"model": "acme-*", "input": 0, "output": 1000}]
 """Only output costs: a request holds max_tokens × 0.001 USD."""

@@ -11,7 +11,7 @@ from tests.clients.programs import FRAMEWORKS, PROGRAMS
 pytestmark = pytest.mark.real
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("client", [*FRAMEWORKS, *PROGRAMS], ids=lambda client: client.name)
 def test_agent_through_the_proxy_is_the_direct_one(client: Client, tmp_path: Path) -> None:
     check_client(client, tmp_path)

@@ -114,7 +114,7 @@ def claude_with_a_trace() -> Client:
     )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("client", "protocol"),
     [(sdk("anthropic_sdk"), "http/protobuf"), (sdk("openai_responses_sdk"), "grpc"),

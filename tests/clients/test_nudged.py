@@ -13,7 +13,7 @@ from tests.clients.programs import PROGRAMS
 from tests.clients.scripted import Reply, ScriptedUpstream, Wish
 from tests.clients.test_sdks import SDKS, sdk
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 AGAIN = Wish(task.SHELL, {"command": "cat README.md", "cmd": "cat README.md", "description": "Read it"})
 SCRIPT = (

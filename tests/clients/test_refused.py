@@ -14,7 +14,7 @@ from tests.clients.programs import PROGRAMS
 from tests.clients.scripted import ScriptedUpstream
 from tests.clients.wire import Message, Tee
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 STEPS = 2
 WORDS = f"budget 'agent' of key unnamed is used up: {STEPS} of {STEPS} steps"

@@ -12,7 +12,7 @@ from tests.corpus.exceptions import LOOPS
 
 SHARED = Path(os.environ.get("LOOPTAP_SHARED") or Path(__file__).parents[3] / "shared")
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
 def test_loops_are_told_in_the_recordings_that_loop_and_in_no_other() -> None:

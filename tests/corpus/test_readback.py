@@ -20,7 +20,7 @@ from proxy.model import Head, Item, ModelRequest, Outcome
 from proxy.ports import Dialect
 from proxy.reading.library import parse
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 SHARED = Path(os.environ.get("LOOPTAP_SHARED") or Path(__file__).parents[3] / "shared")
 DIALECTS: Mapping[str, Dialect] = {"anthropic": Anthropic(), "gemini": Gemini()}

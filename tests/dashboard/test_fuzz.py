@@ -10,7 +10,7 @@ from tests.budgets import kit
 FUZZER = Path(__file__).parents[2] / ".artifacts" / "fuzz" / "venv" / "bin" / "st"
 BUDGET = {"name": "turn", "scope": "turn", "limits": {"steps": 50, "spend_usd": 5}}
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
 def test_the_api_is_as_its_file_says_whatever_is_asked(tmp_path: Path) -> None:

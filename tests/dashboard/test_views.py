@@ -17,7 +17,7 @@ from tests.budgets import kit
 from tests.budgets.test_operator import admin
 from tests.dashboard.browser import Page, browser, chromium
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 BUDGETS = [
     {"name": "turn", "scope": "turn", "limits": {"steps": 6, "spend_usd": "0.02"}},

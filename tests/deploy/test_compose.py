@@ -18,7 +18,7 @@ from tests.deploy.kit import DEPLOY, ROOT
 from tests.processes import free_port
 from tests.stores.ledger.kit import RedisServer
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 __all__ = ["jaeger"]
 
 

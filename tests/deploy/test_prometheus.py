@@ -16,7 +16,7 @@ from tests.live.kit import PATIENCE_S, stage
 from tests.live.test_metrics import BUDGETS, ask, counted, streams
 from tests.processes import free_port
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
 def promtool(*arguments: str, told: str = "") -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from tests.deploy.kit import ARTIFACTS, DEPLOY
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 PROOF = ARTIFACTS / "proof"
 
 

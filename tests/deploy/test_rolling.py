@@ -25,7 +25,7 @@ from tests.live.test_restart import Process, serving
 from tests.processes import free_ports
 from tests.stores.ledger.kit import RedisServer
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 CLIENTS = 8
 BETWEEN = 25
 """Answers to wait for between two restarts."""

@@ -19,7 +19,7 @@ from proxy.model import Exchange, Head, Outcome, Upstream
 from proxy.ports import Dialect
 from proxy.reading.library import read
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 SHARED = Path(os.environ.get("LOOPTAP_SHARED") or Path(__file__).parents[3] / "shared")
 UPSTREAM = Upstream("recorded", "https://recorded.example", "openai")

@@ -56,7 +56,7 @@ def outside() -> list[Path]:
 
 
 @pytest.mark.real
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3000)
 async def test_every_recording_outside_the_tree(tmp_path: Path) -> None:
     recordings = outside()
     assert len(recordings) > 400, "set LOOPTAP_SHARED to the folder that holds corpus and client-traffic"
