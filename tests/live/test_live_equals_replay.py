@@ -32,7 +32,8 @@ async def hold_equal(recording: Path, place: Path) -> None:
         assert bare(here.replay(log)) == live
         original = as_played(place / "original.jsonl", plays, log)
         assert bare(here.replay(original)) == live
-        assert here.warnings == []
+        broke_off = "upstream "  # in some recordings it did, and is told so; nothing of ours may go wrong
+        assert [said for said in here.warnings if not said.startswith(broke_off)] == []
 
 
 @pytest.mark.parametrize("recording", CLIENTS, ids=lambda path: path.stem)

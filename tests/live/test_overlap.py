@@ -228,7 +228,7 @@ def test_made_up_loops_in_any_order() -> None:
 @pytest.mark.real
 @pytest.mark.timeout(900)
 def test_many_more_made_up_loops_in_any_order() -> None:
-    _fuzz(1_500, 80)
+    _fuzz(400, 80)
 
 
 def _fuzz(examples: int, most: int) -> None:
