@@ -50,9 +50,9 @@ class ChatDecoder:
     """One reply of ``choices[0]``; further choices only count through the usage."""
 
     __slots__ = (
-        "_audio", "_begun", "_by_index", "_calls", "_chars", "_details", "_done", "_error", "_extra",
-        "_field", "_framing", "_last", "_listed", "_model", "_others", "_parts", "_plain", "_refusal",
-        "_response_id", "_status", "_stop", "_text", "_told", "_usage", "_whole",
+        "_audio", "_begun", "_by_index", "_calls", "_chars", "_details", "_done", "_ended", "_error",
+        "_extra", "_field", "_framing", "_last", "_listed", "_model", "_others", "_parts", "_plain",
+        "_refusal", "_response_id", "_status", "_stop", "_text", "_told", "_usage", "_whole",
     )  # fmt: skip
 
     def __init__(self, status: int) -> None:
@@ -79,7 +79,9 @@ class ChatDecoder:
         """Items that have begun."""
         self._whole = False
         self._others = False
-        """Further choices come beside the first."""
+        """Further choices come beside the first, or it went on behind its end: ends tell nothing."""
+        self._ended: int | None = None
+        """Characters of the first choice when it last came to its end."""
         self._done = False
         """The end mark has come."""
         self._chars = 0
@@ -101,7 +103,7 @@ class ChatDecoder:
     @property
     def whole(self) -> bool:
         """The one choice has come to its end, or all of them and the end mark."""
-        return self._done or (self._whole and not self._others)
+        return self._done or (self._ended == self._chars and not self._others)
 
     def finish(self) -> Outcome:
         """The reply as far as it came."""
@@ -169,9 +171,12 @@ class ChatDecoder:
             delta = choice.get("delta")
             if type(delta) is dict:
                 self._delta(delta, events)
-            if choice.get("finish_reason") is not None:
+            reason = choice.get("finish_reason")
+            if reason is not None:
                 self._ending(choice)
-                self._whole = True
+            if reason:  # some write an empty one into each chunk
+                self._others = self._others or self._ended not in (None, self._chars)
+                self._whole, self._ended = True, self._chars
                 self._announce(events, done=True)
         if self._response_id is None or chunk.get("usage") or chunk.get("x_groq"):
             known = self._usage

@@ -38,8 +38,8 @@ class GeminiDecoder:
     """Reads the reply to one ``:generateContent`` or ``:streamGenerateContent`` request."""
 
     __slots__ = (
-        "_chars", "_elements", "_error", "_extra", "_framing", "_id", "_items", "_model", "_others", "_parts",
-        "_reader", "_seen", "_status", "_stop", "_usage",
+        "_chars", "_elements", "_ended", "_error", "_extra", "_framing", "_id", "_items", "_model", "_others",
+        "_parts", "_reader", "_seen", "_status", "_stop", "_usage",
     )  # fmt: skip
 
     def __init__(self, status: int) -> None:
@@ -54,7 +54,9 @@ class GeminiDecoder:
         """A chunk that says something has come."""
         self._stop: str | None = None
         self._others = False
-        """Further candidates come beside the first."""
+        """Further candidates come beside the first, or it went on behind its end: ends tell nothing."""
+        self._ended: int | None = None
+        """Characters of the first candidate when it last came to its end."""
         self._model: str | None = None
         self._id: str | None = None
         self._usage: dict[str, Any] = {}
@@ -85,7 +87,7 @@ class GeminiDecoder:
     @property
     def whole(self) -> bool:
         """The one candidate has come to its end."""
-        return self._stop is not None and not self._others
+        return self._stop is not None and not self._others and self._ended in (None, self._chars)
 
     def finish(self) -> Outcome:
         """The reply as far as it came."""
@@ -166,7 +168,8 @@ class GeminiDecoder:
             self._parts += 1
         reason = _reason(get(candidate, "finishReason"))
         if reason is not None:
-            self._stop = reason
+            self._others = self._others or self._ended not in (None, self._chars)
+            self._stop, self._ended = reason, self._chars
             self._done(self._reader.finish(), events)
         said = get(candidate, "finishMessage")
         if isinstance(said, str) and said:

@@ -308,6 +308,14 @@ def decode(data: bytes, cuts: Sequence[int] = (), status: int = 200) -> tuple[li
     return events, decoder.finish()
 
 
+def test_a_reason_in_each_chunk_is_no_end() -> None:
+    decoder = DIALECT.decoder(read(BODY), 200, "text/event-stream")
+    for text in ("Hel", "lo", " you"):
+        part = {"content": {"parts": [{"text": text}], "role": "model"}, "finishReason": "STOP", "index": 0}
+        decoder.feed(b"data: " + orjson.dumps({"candidates": [part]}) + b"\r\n\r\n")
+    assert not decoder.whole
+
+
 def test_usage_is_inclusive() -> None:
     _, found = decode(orjson.dumps(reply(groundingMetadata={"webSearchQueries": ["a", "b"]})))
     assert found.usage is not None

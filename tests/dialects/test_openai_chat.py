@@ -376,6 +376,19 @@ def test_WIRE_a_cut_stream_is_not_whole_and_keeps_what_came() -> None:
     assert outcome.stop_reason is None
 
 
+@pytest.mark.parametrize(("reason", "ends"), [("", False), ("stop", True)])
+def test_a_reason_in_each_chunk_is_no_end(reason: str, ends: bool) -> None:
+    """Whether all has come is known at the end mark; cut off, an empty reason tells of no end."""
+    decoder = DIALECT.decoder(ASK, 200, "text/event-stream")
+    for text in ("Hel", "lo", " you"):
+        decoder.feed(stream(chunk({"content": text}, reason), done=False))
+    assert not decoder.whole
+    decoder.feed(b"data: [DONE]\n\n")
+    assert decoder.whole
+    cut = stream(*(chunk({"content": text}, reason) for text in ("Hel", "lo")), done=False)
+    assert reply(cut).whole is ends
+
+
 # -- errors
 
 
