@@ -166,9 +166,10 @@ def likeness(dialect: DialectName, ours: Unit, theirs: Piece, *, by_id: bool) ->
             return ""
         return "proof" if other.proofs else "same" if named and by_id else "bare"
     if dialect == "openai_chat":
-        # The same reasoning may be told as text and as pieces; either is good.
-        if proven or (worded and not (ours.proofs and other.proofs)):
+        if proven or (worded and not ours.proofs):
             return "same"
+        if worded and not other.proofs:
+            return "bare"  # the same reasoning as text; whether that will do is the provider's to say
         if ours.id and ours.id == other.id:
             return "order"
         return "proof" if worded else ""

@@ -1,4 +1,4 @@
-"""Replies with bound units, remembered by fingerprints, and a reply beside what stands in its place.
+"""Replies with bound units or marks, remembered by fingerprints, and a reply beside what stands in its place.
 
 Values and comparisons; what a difference is called is ``thinking``'s.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policies.proofs import Piece, Unit, likeness, pieces
+from policies.thinking_marks import FALLBACK, Mark, marks_of
 from proxy.model import DialectName, ModelRequest, Outcome, Upstream
 from proxy.ports import View
 
@@ -18,7 +19,7 @@ _MOST_UNITS = 64
 
 @dataclass(slots=True)
 class Reply:
-    """A reply with bound units, as it is remembered, and how it came back last."""
+    """A reply with bound units or marks, as it is remembered, and how it came back last."""
 
     step: str
     number: int
@@ -41,24 +42,33 @@ class Reply:
     ids: dict[str, str]
     """Of its calls and items, each with the anchor that bears it."""
     states: list[str]
-    """Of each unit: "", or what was last said of it."""
+    """Of each unit, then of each mark: "", or what was last said of it."""
     gone: list[int]
     """Units that an answered request went without."""
     place: tuple[int, int] = (0, 0)
     """Where it stood last; (0, 0): nowhere."""
+    marks: list[Mark] = field(default_factory=list)
 
     def pack(self) -> list[Any]:
         return [
             self.step, self.number, self.at, self.ask, self.source, self.model, self.by_default, self.stored,
             self.calls, [unit.pack() for unit in self.units], self.order, self.ids, self.states, self.gone,
-            list(self.place),
+            list(self.place), [mark.pack() for mark in self.marks] if self.marks else [],
         ]  # fmt: skip
 
     @staticmethod
     def unpack(value: Sequence[Any]) -> "Reply":
         units = [Unit.unpack(unit) for unit in value[9]]
         parts = [*value[:9], units, *value[10:12], list(value[12]), list(value[13]), tuple(value[14])]
+        marked = value[15] if len(value) > 15 else ()
+        parts.append([Mark.unpack(mark) for mark in marked] if marked else [])
         return Reply(*parts)
+
+    @property
+    def left_behind(self) -> set[str]:
+        """Fingerprints of its thinking before a fallback, which need not come back."""
+        told = {proof for mark in self.marks for proof in mark.proofs}
+        return told - {proof for unit in self.units for proof in unit.proofs}
 
     @property
     def fine(self) -> bool:
@@ -158,9 +168,9 @@ def rivalled(packed: Sequence[Sequence[Any]], name: bytes) -> list[Sequence[Any]
 
 
 def remembered(view: View, request: ModelRequest, reply: Outcome) -> Reply | None:
-    """A whole reply by fingerprints; None where it holds nothing that is bound."""
+    """A whole reply by fingerprints; None where it holds nothing that is bound or marked."""
     read = pieces(request.dialect, ((0, item) for item in reply.items))
-    last = max((n for n, piece in enumerate(read) if piece.item.form == "fallback"), default=-1)
+    last = max((n for n, piece in enumerate(read) if piece.item.form == FALLBACK), default=-1)
     units: list[Unit] = []
     order: list[str] = []
     for number, piece in enumerate(read):
@@ -169,7 +179,8 @@ def remembered(view: View, request: ModelRequest, reply: Outcome) -> Reply | Non
             units.append(piece.unit)
         if piece.anchor and len(order) < _MOST_ANCHORS + len(units):
             order.append(piece.anchor)
-    if not units:
+    marks = marks_of(read)
+    if not units and not marks:
         return None
     return Reply(
         step=view.step,
@@ -184,8 +195,9 @@ def remembered(view: View, request: ModelRequest, reply: Outcome) -> Reply | Non
         units=units,
         order=order,
         ids={name: piece.anchor for piece in read[: _MOST_ANCHORS // 2] for name in piece.ids},
-        states=[""] * len(units),
+        states=[""] * (len(units) + len(marks)),
         gone=[],
+        marks=marks,
     )
 
 

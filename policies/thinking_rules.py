@@ -18,7 +18,10 @@ situation              the case
 ``again``              it is back, after a request without it was answered
 ``present``            it came back at all
 ``follower``           it came back, and the item that it led to did not
-``missing…``           it did not come back, see ``thinking``
+``missing…``           it did not come back, see ``thinking_faults``
+``phase…``             a message came back without its phase (``gone``) or with an ``other``
+``fallback…``          a fallback block did not come back (``gone``) or stands elsewhere (``moved``),
+                       and thinking from both sides of it did
 =====================  ====================================================================
 """
 
@@ -68,6 +71,8 @@ _ANTHROPIC: Table = {
     # Earlier in the same tool loop; in older turns:
     "missing.in_loop": _DROPPED_SOFT,
     "missing.older": OMITTED,
+    "fallback.gone": _MODIFIED_HARD,
+    "fallback.moved": _MODIFIED_HARD,
 }
 _ANTHROPIC_BOUND: Table = {
     # Each block is bound to what precedes it and to its predecessor: runs may go, holes may not be.
@@ -91,6 +96,13 @@ _RESPONSES: Table = {
     "missing.stored": _DROPPED_HARD,
     "missing.in_turn": _DROPPED_SOFT,
     "missing.older": OMITTED,
+}
+
+_RESPONSES_PHASED: Table = {
+    # Without its phase what was said on the way reads as the answer, and long work ends early.
+    **_RESPONSES,
+    "phase.gone": _MODIFIED_SOFT,
+    "phase.other": _MODIFIED_SOFT,
 }
 
 # -- Gemini: signatures on parts; only the first call of each step of the running turn is checked
@@ -123,7 +135,7 @@ _CHAT_CALLS: Table = {**_CHAT, "missing.with_call": _DROPPED_HARD, "as_text": ("
 _CHAT_ALL: Table = {**_CHAT_CALLS, "missing.without_call": _DROPPED_HARD}
 _CHAT_FORBIDDEN: Table = {"present": ("forbidden", "hard")}
 _CHAT_WANTED: Table = {**_CHAT, "missing.with_call": _DROPPED_SOFT}
-_OPENROUTER: Table = {**_CHAT_WANTED, "missing.older": OMITTED}
+_OPENROUTER: Table = {**_CHAT_WANTED, "bare": _MODIFIED_SOFT, "missing.older": OMITTED}
 _OPENROUTER_STRICT: Table = {**_OPENROUTER, "missing.with_call": _DROPPED_HARD}
 
 
@@ -172,7 +184,11 @@ GENERATIONS: tuple[Generation, ...] = (
     _row("Claude before", "anthropic", r"", _ANTHROPIC),
     _row(
         "GPT from 6.2", "openai_responses",
-        r"gpt-(?:6[.-](?:[2-9]|[1-9]\d)(?!\d)|[7-9](?!\d)|[1-9]\d)", _RESPONSES, bound=True,
+        r"gpt-(?:6[.-](?:[2-9]|[1-9]\d)(?!\d)|(?:[7-9]|1\d)(?!\d))", _RESPONSES_PHASED, bound=True,
+    ),
+    _row(
+        "GPT from 5.4, GPT-5.3-Codex", "openai_responses",
+        r"gpt-(?:5[.-](?:3-codex|(?:[4-9]|[1-9]\d)(?!\d))|6(?!\d))", _RESPONSES_PHASED,
     ),
     _row("Responses", "openai_responses", r"", _RESPONSES),
     _row("Gemini up to 2.5, image models", "gemini", r"gemini-[12](?!\d)|image", _GEMINI_LENIENT),

@@ -28,6 +28,10 @@ _CAUSES: Mapping[str, str] = {
     "missing": "the client (or a converter before it) does not carry reasoning from reply to request",
     "empty": "a block with empty text was taken for junk; its signature is the content",
     "some": "some of the reply's blocks were filtered out",
+    "phase.gone": "the client's message type lacks the phase, or the message was built anew from its text",
+    "phase.other": "the phase was filled in for all messages alike, or taken from another message",
+    "fallback.gone": "a block of unknown type was filtered out",
+    "fallback.moved": "the blocks were sorted by type, or the reply was put together in another order",
 }
 
 
@@ -42,8 +46,14 @@ class Judged:
 
 
 def finding(reply: Reply, index: int, one: Judged, rules: Generation) -> Finding:
+    """``index``: of the reply's units, then of its marks."""
     kind, consequence = one.verdict
-    unit = reply.units[index]
+    if index < len(reply.units):
+        unit = reply.units[index]
+        block, name, cause = unit.block, next(iter(unit.proofs), unit.text), _cause(one.situation, unit)
+    else:
+        mark = reply.marks[index - len(reply.units)]
+        block, name, cause = mark.block, mark.anchor, _CAUSES.get(one.situation, "")
     return Finding(
         policy=NAME,
         kind=kind,
@@ -53,12 +63,12 @@ def finding(reply: Reply, index: int, one: Judged, rules: Generation) -> Finding
         evidence={
             "reply": reply.step,
             "of_exchange": reply.number,
-            "block": unit.block,
-            "fingerprint": next(iter(unit.proofs), unit.text),
+            "block": block,
+            "fingerprint": name,
             "message": one.message,
             "situation": one.situation,
             "rule": rules.name,
-            "cause": _cause(one.situation, unit),
+            "cause": cause,
         },
     )
 

@@ -174,6 +174,8 @@ class Item:
     """Thinking's proof: signature, redacted data, ``encrypted_content``, ``thoughtSignature``."""
     variants: tuple[str, ...] = ()
     """Other spellings of ``signature`` seen for this item, each as good (Responses streams)."""
+    phase: str = ""
+    """Of a message (Responses): said on the way, or the answer; empty where the wire says neither."""
     server: bool = False
     """Executed by the provider: the client owes nothing for it."""
     at: tuple[str | int, ...] = ()

@@ -125,9 +125,12 @@ def call(
     )  # fmt: skip
 
 
-def said(text: str, digest: bytes, item_id: str | None, at: tuple[str | int, ...]) -> Item:
+def said(text: str, digest: bytes, item_id: str | None, at: tuple[str | int, ...], phase: str = "") -> Item:
     """What the assistant said; the parts of one message are one text, since clients join them."""
-    return Item("text", "assistant", clip(text), form="output_text", item_id=item_id, at=at, digest=digest)
+    return Item(
+        "text", "assistant", clip(text), form="output_text", item_id=item_id, phase=phase, at=at,
+        digest=digest,
+    )  # fmt: skip
 
 
 # -- messages
@@ -140,10 +143,10 @@ def _role(raw: Mapping[str, Any]) -> Role:
 
 def _spoken(role: Role, raw: Mapping[str, Any], at: tuple[str | int, ...]) -> Iterable[Item]:
     content = raw.get("content")
-    item_id = _word(raw.get("id"))
+    item_id, phase = _word(raw.get("id")), _word(raw.get("phase")) or ""
     text = _text_of(content)
     if text:
-        yield said(text, text_digest("text", role, text), item_id, (*at, "content"))
+        yield said(text, text_digest("text", role, text), item_id, (*at, "content"), phase)
     for index, part in enumerate(content if isinstance(content, list) else ()):
         if not isinstance(part, dict) or part.get("type") in _TEXTS:
             continue

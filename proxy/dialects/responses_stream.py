@@ -1,8 +1,8 @@
 """Reads a Responses reply: events of a stream, or one document, into the same Outcome.
 
 Lives here: which event says what, and how the three tellings of one item are told apart.
-``output_item.done`` is the item (its encrypted reasoning is what clients send back); the other
-spellings of the same proof, from ``.added`` and from the final response, are kept as variants.
+``output_item.done`` is the item (its encrypted reasoning is what clients send back); the final
+response's spelling of the same proof is kept as a variant, that of ``.added``, which may be cut, is not.
 The final response has the last word on status, usage, error and order, and adds items that were
 never streamed; it may also list nothing at all. A stream cut short is read from its deltas.
 
@@ -348,7 +348,7 @@ def _told(slot: _Slot | None, final: Mapping[str, Any] | None, at: tuple[str | i
 
 def _with_variants(items: tuple[Item, ...], slot: _Slot, final: Mapping[str, Any] | None) -> tuple[Item, ...]:
     proofs: list[str] = []
-    for telling in (slot.added, slot.done, final):
+    for telling in (slot.done, final):
         sealed = telling.get("encrypted_content") if telling is not None else None
         if isinstance(sealed, str) and sealed and sealed not in proofs:
             proofs.append(sealed)

@@ -331,6 +331,10 @@ def _details(rows: list[dict[str, Any]], spot: Spot, details: list[dict[str, Any
             rows, spot, "alter details", {**message, "reasoning_details": altered}, "modified", "soft"
         )
         yield Mutant(made.name, made.rows, made.kind, made.consequence)
+    words = "".join(d.get("text") or "" for d in details)
+    if words and all(d.get("type") == "reasoning.text" for d in details):
+        made = _put(rows, spot, "only plain reasoning", {**gone, "reasoning": words}, "modified", "soft")
+        yield Mutant(made.name, made.rows, made.kind, made.consequence)
     if len(details) > 1 and details[0] != details[1]:
         back = {**message, "reasoning_details": details[::-1]}
         made = _put(rows, spot, "reorder details", back, "reordered", "soft")
