@@ -83,19 +83,24 @@ class Pairing(Policy):
         request = view.request
         if request is None or request.operation != "chat" or request.held is not None:
             return NOTHING
-        rules = _RULES[request.dialect]
-        start = _start(request, common(view.previous, request))
-        faults = list(_scattered(request) if not rules.adjacent else _adjacent(request, rules, start))
+        rules, known = _RULES[request.dialect], common(view.previous, request)
+        sound = was_sound = view.memory.get("sound", 0)
+        if rules.adjacent:
+            faults = list(_adjacent(request, rules, _start(request, known)))
+        else:
+            faults, sound = _scattered(request, sound if sound <= known else 0)
         told = list(view.memory.get("told", ()))
         hard = next((fault for fault in faults if fault.severity == "violation"), None)
         fresh = [fault for fault in faults if fault.key not in told][:_MOST_FINDINGS]
-        if not fresh and hard is None:
+        if not fresh and hard is None and sound == was_sound:
             return NOTHING
-        memory = {"told": [*told, *(fault.key for fault in fresh)][-_REMEMBERED:]}
+        memory: dict[str, object] = {"told": [*told, *(fault.key for fault in fresh)][-_REMEMBERED:]}
+        if sound:
+            memory["sound"] = sound
         return Decision(
             findings=tuple(self._finding(fault, request) for fault in fresh),
             terminal=_terminal(hard, request) if hard is not None else None,
-            memory=memory if fresh else None,
+            memory=memory if fresh or sound != was_sound else None,
         )
 
     def _finding(self, fault: _Fault, request: ModelRequest) -> Finding:
@@ -246,13 +251,26 @@ def _order(calls: Sequence[_Place], pairs: Sequence[tuple[_Place, _Place]]) -> I
 # -- results anywhere behind their call
 
 
-def _scattered(request: ModelRequest) -> Iterator[_Fault]:
-    """Responses: items in one list. What a summary or a reference stands for cannot be seen."""
+def _scattered(request: ModelRequest, sound: int) -> tuple[list[_Fault], int]:
+    """Responses: items in one list. The faults, and how many leading messages pair by themselves.
+
+    ``sound``: so many are known to. A result that nothing behind them waits for may be one of theirs.
+    """
+    faults, found = _along(request, sound)
+    if sound and any(fault.kind != "unanswered" for fault in faults):
+        return _along(request, 0)
+    return faults, found
+
+
+def _along(request: ModelRequest, start: int) -> tuple[list[_Fault], int]:
+    """The same from a message on. What a summary or a reference stands for cannot be seen."""
     hidden = False
+    faults: list[_Fault] = []
+    sound = start
     open_calls: dict[str, list[_Place]] = {}
     answered: set[str] = set()
-    for index, message in enumerate(request.messages):
-        for item in message.items:
+    for index in range(start, len(request.messages)):
+        for item in request.messages[index].items:
             hidden = hidden or item.kind == "compaction" or item.form == "item_reference"
             if item.call_id is None:
                 continue
@@ -263,11 +281,16 @@ def _scattered(request: ModelRequest) -> Iterator[_Fault]:
                 if waiting:
                     waiting.pop(0)
                     answered.add(item.call_id)
+                    if not waiting:
+                        del open_calls[item.call_id]
                 elif item.call_id in answered:
-                    yield _Fault("duplicate", _Place(index, item))
+                    faults.append(_Fault("duplicate", _Place(index, item)))
                 elif not hidden:
-                    yield _Fault("orphan", _Place(index, item))
-    yield from (_Fault("unanswered", call) for waiting in open_calls.values() for call in waiting)
+                    faults.append(_Fault("orphan", _Place(index, item)))
+        if not open_calls and not faults:
+            sound = index + 1
+    faults += [_Fault("unanswered", call) for waiting in open_calls.values() for call in waiting]
+    return faults, sound
 
 
 def _terminal(fault: _Fault, request: ModelRequest) -> Terminal:

@@ -46,12 +46,13 @@ class Thinking(Policy):
         if not packed:
             return NOTHING
         rules = rules_for(request, view.upstream)
-        if rules is None or rules.table is None or _held(request):
+        known, whole = common(view.previous, request), view.memory.get("whole", 0)
+        if rules is None or rules.table is None or _held(request, whole if whole <= known else 0):
             return Decision(
                 memory={**view.memory, "counts": {"not_applicable": len(packed)}, "predicted": []}
             )
         settled = Settled(*view.memory.get("settled", ()))
-        asked = Asked(view, request, rules, common(view.previous, request), packed, settled)
+        asked = Asked(view, request, rules, known, packed, settled)
         findings: list[Finding] = []
         counts: Counter[str] = Counter()
         hard: list[Judged] = []
@@ -82,6 +83,7 @@ class Thinking(Policy):
             "settled": settled.pack(),
             "counts": dict(counts),
             "predicted": predicted,
+            "whole": len(request.messages),
         }
         return Decision(findings=tuple(findings), terminal=terminal(hard[0]) if hard else None, memory=memory)
 
@@ -124,10 +126,10 @@ def rules_for(request: ModelRequest, upstream: Upstream | None) -> Generation | 
     return row
 
 
-def _held(request: ModelRequest) -> bool:
-    """The provider holds the history, or parts of it."""
+def _held(request: ModelRequest, whole: int) -> bool:
+    """The provider holds the history, or parts of it; ``whole``: so many messages are known to be here."""
     if request.held is not None:
         return True
     return request.dialect == "openai_responses" and any(
-        item.form == "item_reference" for message in request.messages for item in message.items
+        item.form == "item_reference" for message in request.messages[whole:] for item in message.items
     )

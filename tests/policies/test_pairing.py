@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from policies import pairing
 from policies.pairing import Pairing
+from proxy.ports import View
+from proxy.verdict import Decision
 from tests.policies.talk import assistant, messages, result, row, text, told, use, user
 
 ASK = user("Go on.")
@@ -148,3 +151,80 @@ def test_evidence_names_the_call_and_holds_no_content(tmp_path: Path) -> None:
     )
     assert found["evidence"] == {"message": 1, "call": "toolu_000000000002", "tool": "bash"}
     assert "secret" not in json.dumps(found)
+
+
+class ReadsAll(Pairing):
+    """The same without what it knows of the history: it reads all of it at every step."""
+
+    def step_start(self, view: View) -> Decision:
+        return super().step_start(view.remembering({**view.memory, "sound": 0}))
+
+
+def scattered_loop(fault: str) -> list[dict[str, Any]]:
+    """Steps with a call each, and something in the last of them that concerns an early one."""
+    history: list[dict[str, Any]] = [{"role": "user", "content": "Go on."}]
+    asked = []
+    for number in range(8):
+        call = {"type": "function_call", "call_id": f"call_{number}", "name": "bash", "arguments": "{}"}
+        asked.append((list(history), call))
+        history += [call, {"type": "function_call_output", "call_id": f"call_{number}", "output": "done"}]
+    again = {"type": "function_call_output", "call_id": "call_1", "output": "done"}
+    match fault:
+        case "duplicate":
+            history.append(again)
+        case "orphan":
+            history.append({**again, "call_id": "call_x"})
+        case "unanswered":
+            history.append({**history[-2], "call_id": "call_x"})
+        case "call gone":
+            del history[3]
+        case "result gone":
+            del history[4]
+        case "hidden":
+            history[1:5] = [{"type": "compaction", "encrypted_content": "sealed"}]
+            history.append(again)
+        case "used again":
+            history += [{**history[-2], "call_id": "call_1"}, again]
+    done = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}]}
+    rows = [(items, call) for items, call in [*asked, (history, done), ([*history, done], done)]]
+    return [
+        row(
+            "/v1/responses",
+            {"model": "gpt-5.5", "input": items},
+            {"id": f"resp_{n}", "object": "response", "status": "completed", "output": [output]},
+        )
+        for n, (items, output) in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kinds"),
+    [
+        ("none", []),
+        ("duplicate", ["duplicate"]),
+        ("orphan", ["orphan"]),
+        ("unanswered", ["unanswered"]),
+        ("call gone", ["orphan"]),
+        ("result gone", ["unanswered"]),
+        ("hidden", []),
+        ("used again", []),
+    ],
+)
+def test_in_responses_a_fault_of_an_early_call_is_found_without_reading_all_again(
+    fault: str, kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = scattered_loop(fault)
+    found = told(rows, tmp_path, Pairing())
+    assert [one[1] for one in found] == kinds
+    assert found == told(rows, tmp_path, ReadsAll())
+    if fault == "none":
+        starts: list[int] = []
+        along = pairing._along
+
+        def watched(request: Any, start: int) -> Any:
+            starts.append(len(request.messages) - start)
+            return along(request, start)
+
+        monkeypatch.setattr(pairing, "_along", watched)
+        told(rows, tmp_path, Pairing())
+        assert max(starts) <= 3

@@ -93,6 +93,17 @@ def test_no_phase_is_missed_where_another_holds_the_history_or_reads_it(more: An
     assert told(rows, tmp_path, Thinking()) == []
 
 
+def test_a_reference_that_comes_late_hides_the_history_and_one_that_goes_shows_it(tmp_path: Path) -> None:
+    history = [SAY, LOOK, CALL, OUTPUT]
+    named = [{"type": "item_reference", "id": "msg_1"}, *history[2:]]
+    lost = [SAY, said("Let me look."), CALL, OUTPUT]
+    rows = [step([SAY], [LOOK, CALL]), step(history, [ANSWER])]
+    rows.append(step([*lost, {"type": "item_reference", "id": "msg_2"}, SAY], [said("So.")]))
+    rows.append(step([SAY, *named, ANSWER, SAY], [said("So.")]))
+    rows.append(step([*lost, ANSWER, SAY], [said("So.")]))
+    assert told(rows, tmp_path, Thinking()) == [(4, "modified", "soft", "$['input'][1]")]
+
+
 @pytest.mark.parametrize(
     ("model", "phased"),
     [
