@@ -251,6 +251,29 @@ async def test_of_many_at_the_door_the_ledger_is_asked_for_the_least() -> None:
         assert isinstance(one, Reply) or one.refusal is not None
 
 
+@pytest.mark.parametrize("budget", [STEPS, SPEND])
+async def test_to_ask_at_the_door_takes_nothing_from_others(budget: Json) -> None:
+    house, held = House(budget), []
+    reserve = house.ledger.reserve
+    await finish(await house.ask(MESSAGES, asks("a task")))
+    if budget is SPEND:
+        await house.spend(budget, "0.0097")
+    await refuse(house, 30, lambda number: asks(f"question {number}", max_tokens=1000))
+
+    async def told(claims: Sequence[Claim], **more: Any) -> Grant:
+        grant = await reserve(claims, **more)
+        held.append(len(grant.holds))
+        return grant
+
+    house.ledger.reserve = told  # type: ignore[method-assign]
+    await house.topup(budget, 1)
+    opened = await house.ask(MESSAGES, asks("one more question", max_tokens=1000))
+    assert isinstance(opened, Opened)
+    assert opened.refusal is None
+    assert held == [0, 1]
+    assert [one.name for one in await house.balances()] == ["key"]
+
+
 async def test_what_would_be_refused_is_one_line_and_one_event_a_minute() -> None:
     house = House(STEPS, posture=Posture(enforce=False))
     for number in range(50):

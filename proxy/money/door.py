@@ -25,6 +25,10 @@ from proxy.pricing import Pricing
 from proxy.verdict import Claim, Demand, Refusal, Reply, Terminal
 from proxy.wire.guard import Asked
 
+_NEVER = Claim("(door)", "key", "(door)", "steps", "total", amount=1, limit=0, hard=0)
+"""Fits no ledger, and none holds a part of what it is asked for: to ask whether the rest would fit takes
+nothing from those who come meanwhile."""
+
 
 class Rules(Protocol):
     """Which budgets a request falls under (``policies.budgets``)."""
@@ -151,15 +155,14 @@ class Door:
 
     async def _ask(self, claims: Sequence[Claim], names: Sequence[str]) -> Refusal | None:
         """What the ledger says now; None: it may go out, or nobody can say."""
-        now_ns = time.time_ns()
+        asked, now_ns = [*claims, _NEVER], time.time_ns()
         try:
-            grant = await self._ledger.reserve(claims, ttl_s=self._ttl_s(), now_ns=now_ns, names=names)
-            self._book.alerted(grant.alerts, None, None)
-            if grant.refusal is None and grant.holds:
-                await self._ledger.release(grant, now_ns=time.time_ns())
+            grant = await self._ledger.reserve(asked, ttl_s=self._ttl_s(), now_ns=now_ns, names=names)
         except LedgerAway:
             return None
-        return grant.refusal
+        self._book.alerted(grant.alerts, None, None)
+        why = grant.refusal
+        return None if why is None or why.claim == _NEVER else why
 
     def _count(self, exchange: Exchange, why: Terminal) -> None:
         self._tally.refused(why, acted=True)
