@@ -309,12 +309,13 @@ def test_version_and_completion() -> None:
     assert "complete" in done.stdout
 
 
-def test_a_reader_that_has_enough_is_no_error(data: Path) -> None:
+@pytest.mark.parametrize("arguments", [["turns"], ["--help"]], ids=" ".join)
+def test_a_reader_that_has_enough_is_no_error(data: Path, arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as pipe:
         done = subprocess.run(
-            [sys.executable, "-m", "proxy", "turns"], cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE,
+            [sys.executable, "-m", "proxy", *arguments], cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE,
             env=clean(data), timeout=50,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")

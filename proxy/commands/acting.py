@@ -150,7 +150,7 @@ def _pair(label: str) -> tuple[str, str]:
     return name, value
 
 
-@keys_command.command("list")
+@keys_command.command("list", short_help="All keys by name; never the keys themselves.")
 @common
 def list_command(common: Common) -> None:
     """All keys by name, revoked and stopped ones too; never the keys themselves.

@@ -142,8 +142,8 @@ def run(command: click.Command, arguments: list[str] | None) -> NoReturn:
     try:
         code = command.main(arguments, prog_name="looptap", standalone_mode=False)
         sys.stdout.flush()
-    except (_Enough, BrokenPipeError):
-        code = 0  # whoever read us has enough
+    except (_Enough, BrokenPipeError, SystemExit):
+        code = 0  # whoever read us has enough; of its own help click tells so by leaving
     except (click.Abort, _Interrupted, KeyboardInterrupt):
         code = INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
