@@ -314,9 +314,9 @@ def send(port: int, path: str, body: Any, method: str = "POST", /, **headers: st
         named = {"content-type": "application/json", "x-api-key": "sk-client", **named}
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         connection.request(method, path, data, named)
-        answer = connection.getresponse()
-        fields = {name.lower(): value for name, value in answer.getheaders()}
-        return Said(answer.status, fields, answer.read())
+        with connection.getresponse() as answer:  # one that breaks off would keep the socket else
+            fields = {name.lower(): value for name, value in answer.getheaders()}
+            return Said(answer.status, fields, answer.read())
     finally:
         connection.close()
 

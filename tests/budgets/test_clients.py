@@ -2,6 +2,7 @@
 
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import anthropic
@@ -26,35 +27,36 @@ def exhausted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kit.Served]:
 
 
 def anthropic_whole(url: str) -> None:
-    anthropic.Anthropic(base_url=url, api_key="k").messages.create(
-        model="acme-1", max_tokens=10, messages=MESSAGES
-    )
+    with anthropic.Anthropic(base_url=url, api_key="k") as client:
+        client.messages.create(model="acme-1", max_tokens=10, messages=MESSAGES)
 
 
 def anthropic_streamed(url: str) -> None:
-    client = anthropic.Anthropic(base_url=url, api_key="k")
-    with client.messages.stream(model="acme-1", max_tokens=10, messages=MESSAGES) as stream:
+    with (
+        anthropic.Anthropic(base_url=url, api_key="k") as client,
+        client.messages.stream(model="acme-1", max_tokens=10, messages=MESSAGES) as stream,
+    ):
         stream.get_final_message()
 
 
 def openai_chat(url: str) -> None:
-    openai.OpenAI(base_url=f"{url}/v1", api_key="k").chat.completions.create(
-        model="acme-1", messages=MESSAGES
-    )
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="k") as client:
+        client.chat.completions.create(model="acme-1", messages=MESSAGES)
 
 
 def openai_chat_streamed(url: str) -> None:
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="k")
-    list(client.chat.completions.create(model="acme-1", messages=MESSAGES, stream=True))
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="k") as client:
+        list(client.chat.completions.create(model="acme-1", messages=MESSAGES, stream=True))
 
 
 def openai_responses(url: str) -> None:
-    openai.OpenAI(base_url=f"{url}/v1", api_key="k").responses.create(model="acme-1", input="hello")
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="k") as client:
+        client.responses.create(model="acme-1", input="hello")
 
 
 def google(url: str) -> None:
-    client = genai.Client(api_key="k", http_options={"base_url": f"{url}/gemini"})
-    client.models.generate_content(model="acme-1", contents="hello")
+    with closing(genai.Client(api_key="k", http_options={"base_url": f"{url}/gemini"})) as client:
+        client.models.generate_content(model="acme-1", contents="hello")
 
 
 @pytest.mark.parametrize(
