@@ -242,7 +242,9 @@ def _lift(id: str) -> str:
 @click.argument("budget")
 @click.option("--subject", metavar="S", help="Whose counter; needed where there are several.")
 @click.option("--add", required=True, metavar="AMOUNT", help="USD, a number, or a time such as 30m.")
-@click.option("--dimension", metavar="D", help="Which limit of the budget; spend_usd unless told.")
+@click.option(
+    "--dimension", metavar="D", help="Which limit of the budget; spend_usd, or its only one, unless told."
+)
 @common
 def topup_command(common: Common, budget: str, subject: str | None, add: str, dimension: str | None) -> None:
     """Raise a limit for the rest of its window; what was refused goes on where it stood.

@@ -58,6 +58,8 @@ def replay_command(common: Common, files: tuple[Path, ...]) -> None:
     else:
         screen = open_screen(sys.stdout, os.environ)
         screen.write(album.draw_all(screen))
+    if not tree["sessions"] and not problems:
+        note("no model call with a body in it: `record: digest` keeps none, `record: full` does")
     for problem in problems:
         note(problem)
     if problems:

@@ -62,8 +62,8 @@ def report_command(common: Common, since: int | None) -> None:
     """Per agent, model and tool: steps per turn, failure rate and half-life, causes, cost.
 
     DONE counts turns that came to their own end, which does not say that the work is right. FAILED
-    are those that something else ended: an error, a limit, a budget, a policy. PER STEP is the
-    failure rate per step; after HALF-LIFE steps half of all turns would have failed.
+    are those that something else ended after a step or more: an error, a limit, a budget, a policy.
+    PER STEP is the failure rate per step; after HALF-LIFE steps half of all turns would have failed.
 
     \b
     looptap report --since 7d

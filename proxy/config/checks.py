@@ -21,7 +21,7 @@ from proxy.config.tree import (
     BudgetSettings,
     Settings,
 )
-from proxy.config.words import meant, read_options
+from proxy.config.words import NOT_BUILT, meant, read_options
 
 POLICIES = frozenset(
     {"budgets", "repeats", "thinking", "history", "pairing", "tool_errors", "tools", "growth"}
@@ -97,7 +97,7 @@ def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
     """What the file format foresees and this version does not do: refused, never silently ignored."""
     for name, policy in settings.policies.items():
         path: KeyPath = ("policies", name, "action")
-        if policy.action in _LATER:
+        if policy.action in NOT_BUILT:
             hint = "use observe, warn, nudge, deny, message or cut"
             yield source.problem(path, f"{policy.action} is not built yet", hint)
         elif policy.action == "nudge" and name in _WITHOUT_NUDGES:
@@ -108,7 +108,6 @@ def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
             yield source.problem(("policies", name, "nudge"), "leaves action: nudge nothing to do", hint)
 
 
-_LATER = frozenset({"repair", "clamp", "land", "hold"})
 """Actions that a policy may wish for and the chain only records."""
 _WITHOUT_NUDGES = POLICIES - {"repeats"}
 

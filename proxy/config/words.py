@@ -54,6 +54,10 @@ def meant(word: Any, known: Collection[str]) -> str:
     return f"did you mean {other}?" if other in known else ""
 
 
+NOT_BUILT = frozenset({"repair", "clamp", "land", "hold", "slices"})
+"""What the file format foresees and ``checks`` refuses: no hint may lead there."""
+
+
 class Wording:
     """Words the errors of one model, of which the tree of keys is known."""
 
@@ -94,7 +98,8 @@ class Wording:
         if kind == "looptap":
             return self._source.problem(path, str(context["text"]), str(context["hint"]))
         if kind == "literal_error":
-            expected = _EXPECTED.findall(str(context.get("expected", "")))
+            named = _EXPECTED.findall(str(context.get("expected", "")))
+            expected = [word for word in named if word not in NOT_BUILT]
             hint = meant(value, expected) if isinstance(value, str) else ""
             listed = f"one of {', '.join(expected)}"
             message = f"{show(value)} is not taken here"

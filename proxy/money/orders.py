@@ -122,7 +122,11 @@ class Operator:
         """The counter as a value; what is odd goes to ``note``."""
         budget = self._budgets.get(name)
         if budget is None:
-            known = ", ".join(sorted(self._budgets)) or "none is configured"
+            known = (
+                f"configured are {', '.join(sorted(self._budgets))}"
+                if self._budgets
+                else ("none is configured here; name the proxy's own file with --config")
+            )
             raise NothingCalled(f"no budget is called {name!r}: {known}")
         chosen = _dimension(budget, dimension)
         amount = _amount(chosen, add)

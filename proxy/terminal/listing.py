@@ -161,7 +161,8 @@ def event_line(event: Json) -> Text:
 def _event_words(kind: str, data: Json) -> str:
     cost = money(data.get("cost_usd"), data.get("cost_quality"))
     if kind == "step/start":
-        parts = [f"step {count(data.get('index'))}", data.get("model")]
+        index = data.get("index")  # from 0; a person counts as `show --step` does
+        parts = [f"step {count(index + 1 if isinstance(index, int) else None)}", data.get("model")]
     elif kind == "step/attempt":
         error = data.get("error")
         error = error if isinstance(error, Mapping) else {}

@@ -482,6 +482,11 @@ def test_yes_and_no_are_words(write) -> None:
         ("policies: {thinking: {action: repair}}", "policies.thinking.action", "use observe, warn, nudge"),
         ("policies: {repeats: {action: land}}", "policies.repeats.action", "use observe, warn, nudge"),
         ("policies: {repeats: {action: hold}}", "policies.repeats.action", "use observe, warn, nudge"),
+        (  # no hint leads to what is not built
+            "policies: {repeats: {action: nuge}}",
+            "policies.repeats.action",
+            "one of observe, warn, nudge, deny, message, cut",
+        ),
         ("mode: enforced", "mode", "did you mean enforce?"),
         ("default_upstream: antropic", "default_upstream", "did you mean anthropic?"),
         ("time_zone: Berlin", "time_zone", "Europe/Berlin"),
