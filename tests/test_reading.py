@@ -79,7 +79,7 @@ EDITS = st.one_of(
 )
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @example(  # a space less between two messages
     [message("hi"), message("hi"), message("hi"), message('é"\\', "assistant")],
     [

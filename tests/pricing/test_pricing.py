@@ -520,7 +520,7 @@ def test_a_tools_fee_that_nobody_knows_makes_the_price_doubtful() -> None:
     ),
     upstream=st.sampled_from(list(BUILT_IN.values())),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_no_usage_raises_or_costs_less_than_nothing(
     counts: Any, extra: dict[str, int], words: dict[str, Any], model: str, upstream: Upstream
 ) -> None:
@@ -591,7 +591,7 @@ def test_a_hold_takes_the_band_of_its_length() -> None:
     output=st.integers(0, 8000),
     shares=st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_no_reply_costs_more_than_its_hold(
     model: Any, tier: str | None, prompt: int, output: int, shares: tuple[float, float, float]
 ) -> None:

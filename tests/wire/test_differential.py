@@ -150,7 +150,7 @@ def pair() -> Iterator[tuple[RawUpstream, Proxy]]:
         yield upstream, proxy
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=cases)
 def test_WIRE_12_a_proxied_exchange_is_the_direct_one(pair: tuple[RawUpstream, Proxy], case: Case) -> None:
     upstream, proxy = pair
