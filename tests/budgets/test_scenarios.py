@@ -42,7 +42,7 @@ def test_BUD_17_a_childs_calls_are_its_turns_and_the_151st_does_not_go_out(tmp_p
         (turn,) = [one for one in proxy.told("turns") if one["id"] == said.fields["subject"]]
         assert (turn["cause"], len(turn["steps"])) == ("calls", 1)
         assert [event["share"] for event in kit.recorded(proxy.data, "budget/alert", 2)] == [0.5, 1.0]
-        assert len(kit.events(proxy.data, "budget/exhausted")) == 1
+        assert len(kit.recorded(proxy.data, "budget/exhausted")) == 1
 
 
 async def test_BUD_20_three_hours_of_a_client_that_says_nothing_of_itself_are_one_turn(
