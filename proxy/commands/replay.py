@@ -58,8 +58,10 @@ def replay_command(common: Common, files: tuple[Path, ...]) -> None:
     else:
         screen = open_screen(sys.stdout, os.environ)
         screen.write(album.draw_all(screen))
-    if not tree["sessions"] and not problems:
-        note("no model call with a body in it: `record: digest` keeps none, `record: full` does")
+        if not tree["sessions"] and not problems:
+            note(
+                "no model call that can be read in it (`record: digest` keeps no bodies, `record: full` does)"
+            )
     for problem in problems:
         note(problem)
     if problems:
