@@ -170,7 +170,7 @@ def _budgets(settings: Settings, source: Source, names: Names) -> Iterator[Probl
 
 def _later(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[Problem]:
     """What a budget may say and this version does not do: refused, never taken and ignored."""
-    if budget.on_exhausted in ("land", "hold"):
+    if budget.on_exhausted in NOT_BUILT:
         yield source.problem(
             (*path, "on_exhausted"),
             f"{budget.on_exhausted} is not built yet",

@@ -14,12 +14,19 @@ _LONGEST = 64
 
 def asked(request: ModelRequest) -> dict[str, Any]:
     """The facts of one request."""
-    options = request.options
-    if not options:
-        return _plainly(request)
-    config = _inner(options, "generationConfig")
     found: dict[str, Any] = {
         "max_tokens": request.max_output_tokens,
+        **(_chosen(request.options) if request.options else {}),
+        "tools": len(request.tools) or None,
+        "json": request.output_schema or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What its options say; None where they do not."""
+    config = _inner(options, "generationConfig")
+    return {
         "temperature": _number(options.get("temperature", config.get("temperature"))),
         "top_p": _number(options.get("top_p", config.get("topP"))),
         "top_k": _number(options.get("top_k", config.get("topK"))),
@@ -32,23 +39,8 @@ def asked(request: ModelRequest) -> dict[str, Any]:
             )
         ),
         "service_tier": _word(options.get("service_tier", options.get("serviceTier"))),
-        "tools": len(request.tools) or None,
-        "json": request.output_schema or None,
         "previous_response": _word(options.get("previous_response_id")),
     }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _plainly(request: ModelRequest) -> dict[str, Any]:
-    """The same of a request without any option: most small calls."""
-    found: dict[str, Any] = {}
-    if request.max_output_tokens is not None:
-        found["max_tokens"] = request.max_output_tokens
-    if request.tools:
-        found["tools"] = len(request.tools)
-    if request.output_schema:
-        found["json"] = True
-    return found
 
 
 def _effort(options: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
