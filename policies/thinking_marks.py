@@ -85,12 +85,9 @@ def marks_seen(marks: Sequence[Mark], ids: Mapping[str, str], here: Sequence[Pie
     """
     phases = [mark for mark in marks if mark.kind == "phase"]
     blocks = [mark for mark in marks if mark.kind == "fallback"]
-    sights: dict[int, Sight] = {}
-    spoken = _phases(phases, ids, here) if phases else ()
-    dividing = _fallbacks(blocks, here) if blocks else ()
-    for mark, sight in (*zip(phases, spoken, strict=True), *zip(blocks, dividing, strict=True)):
-        sights[id(mark)] = sight
-    return [sights[id(mark)] for mark in marks]
+    spoken = iter(_phases(phases, ids, here) if phases else ())
+    dividing = iter(_fallbacks(blocks, here) if blocks else ())
+    return [next(spoken if mark.kind == "phase" else dividing) for mark in marks]
 
 
 def without_fallbacks(here: Iterable[Piece]) -> list[Piece]:
