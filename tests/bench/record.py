@@ -53,7 +53,7 @@ def small_exchanges(count: int) -> list[list[Entry]]:
         start += [Record(T + n, "item", data=item, **ids) for _ in range(2)]
         start += [
             CaptureStart(exchange, n, T + n, "anthropic", "anthropic", "api.anthropic.com", "POST",
-                         "/v1/messages?beta=true", HEADERS, body, None, {"team": "search"}, **ids)
+                         "/v1/messages?beta=true", HEADERS, body, labels={"team": "search"}, **ids)
         ]  # fmt: skip
         end: list[Entry] = [Record(T + n, "step/attempt", data=attempt, **ids)]
         end += [Record(T + n, "item", data=item, **ids) for _ in range(3)]
@@ -63,9 +63,9 @@ def small_exchanges(count: int) -> list[list[Entry]]:
     return exchanges
 
 
-def measure_small(data_dir: Path, per_batch: int, bodies: bool) -> None:
+def measure_small(data_dir: Path, per_batch: int, bodies: bool, count: int = 6_000) -> None:
     """Processor time of the writing side for small exchanges."""
-    exchanges = small_exchanges(6_000)
+    exchanges = small_exchanges(count)
     if not bodies:
         exchanges = [[e for e in x if isinstance(e, Record)] for x in exchanges]
     writer = RecordWriter(data_dir)
@@ -83,9 +83,9 @@ def measure_small(data_dir: Path, per_batch: int, bodies: bool) -> None:
     )
 
 
-def measure_put() -> None:
+def measure_put(count: int = 3_000) -> None:
     """Cost of the traffic's side."""
-    exchanges = small_exchanges(3_000)
+    exchanges = small_exchanges(count)
     outbox = Outbox(_Null())
     began = time.perf_counter()
     for exchange in exchanges:
@@ -107,7 +107,7 @@ class _Null:
 
 
 def measure_thread(data_dir: Path, what: str, block: bytes) -> None:
-    """A thread of 40 steps whose body grows to 2 MB."""
+    """A thread of 40 steps whose body grows to the size of ``block``."""
     writer = RecordWriter(data_dir)
     head, tail = b'{"model":"m","messages":[', b'],"tools":[' + b'{"name":"t"},' * 200 + b"{}]}"
     history, previous, spent = head, b"", 0.0
@@ -119,8 +119,8 @@ def measure_thread(data_dir: Path, what: str, block: bytes) -> None:
             splice = Splice(f"exc_{n - 1}", len(previous) - len(tail), len(tail))
         began = time.process_time()
         writer.write([
-            CaptureStart(f"exc_{n}", n, T + n, "p", "u", "h", "POST", "/x", HEADERS, body, splice, {},
-                         "ses_1", "thr_1", "trn_1", f"stp_{n}"),
+            CaptureStart(f"exc_{n}", n, T + n, "p", "u", "h", "POST", "/x", HEADERS, body, splice,
+                         session="ses_1", thread="thr_1", turn="trn_1", step=f"stp_{n}"),
             CaptureEnd(f"exc_{n}", T + n, "complete", 200, HEADERS, b"ok", True, 1, 1),
         ])  # fmt: skip
         spent += time.process_time() - began
