@@ -6,7 +6,6 @@ Where the environment alone switched traces on it is only a warning: it may be m
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import exporters
@@ -14,24 +13,17 @@ from exporters.jsonl import JsonlExporter
 from exporters.otel.ids import trace_of
 from exporters.otel.wanted import PART_CHARS, Unusable, Wanted
 from exporters.webhooks import WebhookExporter
-from proxy.config import ConfigError, OtlpSettings, Problem, Settings, exporter_options
+from proxy.config import ConfigError, JsonlSettings, OtlpSettings, Problem, Settings, exporter_options
 from proxy.ports import Exporter, Reading, Spread
 
 TOLD_FILE = "otlp-told.json"
-
-
-@dataclass(frozen=True, slots=True)
-class JsonlOptions:
-    """Options of the ``jsonl`` exporter."""
-
-    path: str
 
 
 def files_and_hooks(settings: Settings) -> list[Exporter]:
     """The exporters that write lines."""
     chosen: list[Exporter] = []
     if "jsonl" in settings.exporters:
-        options = exporter_options(settings, "jsonl").read(JsonlOptions)
+        options = exporter_options(settings, "jsonl").read(JsonlSettings)
         chosen.append(JsonlExporter(Path(options.path).expanduser()))
     for hook in settings.webhooks:
         headers = {name: value.reveal() for name, value in hook.headers.items()}

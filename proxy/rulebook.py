@@ -21,6 +21,18 @@ def chain(
     settings: Settings, on_fault: Callable[[str, BaseException], None] = lambda where, error: None
 ) -> Chain:
     """The chain that the settings ask for. Raises ConfigError."""
+    links, problems = _links(settings)
+    if problems:
+        raise ConfigError(tuple(problems))
+    return Chain(links, mode=settings.mode, on_fault=on_fault)
+
+
+def problems(settings: Settings) -> list[Problem]:
+    """What is wrong with the policies' own options."""
+    return _links(settings)[1]
+
+
+def _links(settings: Settings) -> tuple[list[Link], list[Problem]]:
     links: list[Link] = []
     problems: list[Problem] = []
     for name, cls in _classes(settings).items():
@@ -33,9 +45,7 @@ def chain(
             problems.extend(error.problems)
             continue
         links.append(Link(cast(Policy, cls(options)), entry.action))
-    if problems:
-        raise ConfigError(tuple(problems))
-    return Chain(links, mode=settings.mode, on_fault=on_fault)
+    return links, problems
 
 
 def _classes(settings: Settings) -> Mapping[str, Any]:

@@ -16,12 +16,12 @@ def settings_of(common: Common, over: Overrides = _NOTHING) -> Settings:
 
     Raises ConfigError.
     """
-    return _whole(load(common.config, _over(common, over)))
+    return load(common.config, _over(common, over), look=rulebook.problems)
 
 
 def settings_again(common: Common, old: Settings, over: Overrides) -> Settings:
     """The configuration anew, for a proxy that runs with ``old``."""
-    return _whole(reload(common.config, old, _over(common, over)))
+    return reload(common.config, old, _over(common, over), look=rulebook.problems)
 
 
 def file_of(common: Common) -> Path | None:
@@ -32,8 +32,3 @@ def file_of(common: Common) -> Path | None:
 
 def _over(common: Common, over: Overrides) -> Overrides:
     return replace(over, data_dir=str(common.data_dir) if common.data_dir is not None else None)
-
-
-def _whole(settings: Settings) -> Settings:
-    rulebook.chain(settings)
-    return settings

@@ -9,13 +9,13 @@ The one invariant: ``load`` answers with settings that are valid as a whole, or 
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from proxy.config.checks import check
 from proxy.config.explain import explain
@@ -28,6 +28,7 @@ from proxy.config.tree import (
     BudgetMatch,
     BudgetSettings,
     HoldUsd,
+    JsonlSettings,
     KeySettings,
     PolicySettings,
     PriceRule,
@@ -49,6 +50,7 @@ __all__ = [
     "ConfigError",
     "Duration",
     "HoldUsd",
+    "JsonlSettings",
     "KeySettings",
     "Options",
     "OtlpSettings",
@@ -96,20 +98,27 @@ class Overrides:
     data_dir: str | None = None
 
 
+Look = Callable[[Settings], Iterable[Problem]]
+"""Looks for what is wrong with options that only their owner knows (a policy's)."""
+
+
 def load(
     path: str | Path | None = None,
     overrides: Overrides = Overrides(),
     environ: Mapping[str, str] = os.environ,
+    look: Look = lambda settings: (),
 ) -> Settings:
     """The settings of ``path`` (else ``LOOPTAP_CONFIG``, else the defaults). Raises ConfigError."""
     chosen = path if path is not None else environ.get("LOOPTAP_CONFIG") or None
     source = read_file(Path(chosen), environ) if chosen is not None else Source()
-    problems = _override(source, overrides, environ)
+    problems = [*source.problems, *_override(source, overrides, environ)]
     settings, more = _settle(source)
     problems += more
+    if settings is not None:
+        settings._source = source
+        problems += look(settings)
     if settings is None or problems:
         raise ConfigError(tuple(sorted(problems, key=_place)))
-    settings._source = source
     return settings
 
 
@@ -118,9 +127,10 @@ def reload(
     old: Settings,
     overrides: Overrides = Overrides(),
     environ: Mapping[str, str] = os.environ,
+    look: Look = lambda settings: (),
 ) -> Settings:
     """The settings anew. What a running process cannot change stays as it was; ``pinned`` names it."""
-    new = load(path, overrides, environ)
+    new = load(path, overrides, environ, look)
     pinned = tuple(name for name, keys in _FIXED.items() if _at(new, keys) != _at(old, keys))
     store = new.store.model_copy(update={"path": old.store.path})
     ledger = new.ledger.model_copy(update={"url": old.ledger.url})
@@ -199,6 +209,8 @@ def _complete_upstreams(source: Source) -> None:
     for name, entry in entries.items():
         if isinstance(entry, dict):
             entries[name] = _completed(name, entry)
+            if ("upstreams", name, "url") in source.faulty:  # an unknown host may well tell the api
+                entries[name].setdefault("api", "openai")
 
 
 def _completed(name: str, entry: dict[str, Any]) -> dict[str, Any]:
@@ -252,7 +264,7 @@ def _upstream_option(source: Source, text: str) -> list[Problem]:
 def _settle(source: Source) -> tuple[Settings | None, list[Problem]]:
     """Validate; take out what is wrong and go on, so that the checks see all the rest."""
     problems: list[Problem] = []
-    values = source.values
+    values = _without(source) if source.faulty else source.values
     for _ in range(_MAX_ROUNDS):
         try:
             settings = Settings.model_validate(values)
@@ -348,7 +360,10 @@ def exporter_options(settings: Settings, name: str) -> Options:
 def schema() -> dict[str, Any]:
     """JSON Schema of the file."""
     found = Settings.model_json_schema()
-    found["properties"]["exporters"]["properties"] = {"otlp": OtlpSettings.model_json_schema()}
+    options: Mapping[str, type[BaseModel]] = {"otlp": OtlpSettings, "jsonl": JsonlSettings}
+    found["properties"]["exporters"]["properties"] = {
+        name: model.model_json_schema() for name, model in options.items()
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **found,

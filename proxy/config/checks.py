@@ -19,6 +19,7 @@ from proxy.config.tree import (
     RESERVED_NAMES,
     WINDOWS,
     BudgetSettings,
+    JsonlSettings,
     Settings,
 )
 from proxy.config.words import NOT_BUILT, meant, read_options
@@ -38,37 +39,44 @@ class Names:
     upstreams: frozenset[str]
     teams: frozenset[str]
     keys: frozenset[str]
+    all_keys: bool
+    """Whether each key's name is known: none waits for a variable that is not set."""
 
     @classmethod
-    def of(cls, values: Any) -> "Names":
+    def of(cls, source: Source) -> "Names":
         """Collect them from the raw values."""
+        values: Any = source.values
 
         def mapping(key: str) -> dict[str, Any]:
             found = values.get(key)
             return found if isinstance(found, dict) else {}
 
         entries = values.get("keys")
+        unset = source.faulty & source.templates.keys()
         named = [e.get("name") for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
         return cls(
             upstreams=frozenset({*BUILT_IN, *mapping("upstreams")}),
             teams=frozenset({"default", *mapping("teams")}),
             keys=frozenset({UNNAMED, *(name for name in named if isinstance(name, str))}),
+            all_keys=not any(path[0] == "keys" and path[-1] == "name" for path in unset),
         )
 
 
 def check(settings: Settings, source: Source) -> Iterator[Problem]:
     """Everything that the single values do not show."""
-    names = Names.of(source.values)
+    names = Names.of(source)
     yield from _upstreams(settings, source, names)
     yield from _addresses(settings, source)
     yield from _budgets(settings, source, names)
     yield from _keys(settings, source, names)
     yield from _plugins(settings, source)
     yield from _otlp(settings, source)
+    if "jsonl" in settings.exporters:
+        yield from read_options(JsonlSettings, source, ("exporters", "jsonl"), settings.exporters["jsonl"])[1]
     yield from _not_built(settings, source)
     for index, rule in enumerate(settings.prices):
         yield from _price_upstream(source, ("prices", index, "upstream"), rule.upstream, names)
-    if settings.ledger.lease is not None and settings.ledger.url is None:
+    if settings.ledger.lease is not None and settings.ledger.url is None and source.is_whole(("ledger",)):
         hint = "leases save round trips to Redis; set ledger.url or remove this"
         yield source.problem(("ledger", "lease"), "has no effect without a shared ledger", hint)
     try:
@@ -81,7 +89,7 @@ def check(settings: Settings, source: Source) -> Iterator[Problem]:
 
 def _otlp(settings: Settings, source: Source) -> Iterator[Problem]:
     if "otlp" not in settings.exporters:
-        if settings.traceparent == "join":
+        if settings.traceparent == "join" and source.is_whole(("exporters",)):
             hint = "add exporters: {otlp: {endpoint: …}}, or remove it"
             yield source.problem(("traceparent",), "has no effect where no traces are exported", hint)
         return
@@ -89,7 +97,8 @@ def _otlp(settings: Settings, source: Source) -> Iterator[Problem]:
     options, problems = read_options(OtlpSettings, source, path, settings.exporters["otlp"])
     yield from problems
     for name in ("thinking", "redact"):
-        if options is not None and getattr(options, name) and not options.content:
+        without = options is not None and getattr(options, name) and not options.content
+        if without and source.is_whole((*path, "content")):
             yield source.problem((*path, name), "has no effect without content", "add content: true")
 
 
@@ -138,7 +147,8 @@ def _readable(path: Any) -> bool:
 
 
 def _addresses(settings: Settings, source: Source) -> Iterator[Problem]:
-    if settings.listen == settings.admin and settings.listen.port != 0:
+    known = source.is_whole(("listen",)) and source.is_whole(("admin",))
+    if settings.listen == settings.admin and settings.listen.port != 0 and known:
         yield source.problem(
             ("admin",), "the admin port must not be the data port", "the default is 127.0.0.1:4041"
         )
@@ -178,7 +188,7 @@ def _later(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[Pr
         )
     if budget.hold == "slices":
         yield source.problem((*path, "hold"), "slices are not built yet", "remove it: the worst case is held")
-    if budget.clamp and not _clamps(budget):
+    if budget.clamp and not _clamps(budget) and source.is_whole((*path, "limits")):
         hint = "clamp works on spend_usd, output_tokens and total_tokens"
         yield source.problem((*path, "clamp"), "has no effect on these limits", hint)
 
@@ -228,7 +238,7 @@ def _shares(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[P
     previous = None
     for position, share in enumerate(budget.alert_at):
         place = (*path, "alert_at", position)
-        if share > budget.hard_at:
+        if share > budget.hard_at and source.is_whole((*path, "hard_at")):
             message = f"{share} lies above hard_at ({budget.hard_at}), where requests are stopped already"
             yield source.problem(place, message, "raise hard_at, or lower it")
         if previous is not None and share <= previous:
@@ -242,6 +252,8 @@ def _match(budget: BudgetSettings, source: Source, path: KeyPath, names: Names) 
     for field, known, what in (("upstream", names.upstreams, "upstream"), ("key", names.keys, "key")):
         wanted: tuple[str, ...] = getattr(budget.match, field)
         for position, name in enumerate(wanted):
+            if field == "key" and not names.all_keys:
+                continue  # it may be the one whose name is unknown
             if name not in known and not any(char in name for char in "*?["):
                 place = (*path, "match", field, position)
                 yield source.problem(place, f"no {what} is called {show(name)}", _which(name, known))

@@ -100,8 +100,10 @@ class Source:
     """Values that hold environment variables: the text in the file, and what became of it."""
     options: dict[KeyPath, str] = field(default_factory=dict)
     """Values that came from elsewhere, by the name to say: ``--listen``."""
+    problems: list[Problem] = field(default_factory=list)
+    """What is wrong with the file itself; the entries that it leaves unknown are faulty."""
     faulty: set[KeyPath] = field(default_factory=set)
-    """Entries that were taken out so that the rest could be checked."""
+    """Entries to take out so that the rest can be checked: wrong, or unknown (a variable that is not set)."""
     kept: dict[KeyPath, list[int]] = field(default_factory=dict)
     """Lists that faulty items were taken out of: the file's indexes of those that stayed."""
 
@@ -180,7 +182,7 @@ def key_text(path: KeyPath) -> str:
 
 
 def read_file(path: Path, environ: Mapping[str, str] = os.environ) -> Source:
-    """Read, parse and fill in. Raises ConfigError with everything that is wrong so far."""
+    """Read, parse and fill in; its ``problems`` tell what could not be. Raises ConfigError if nothing can."""
     text = _read_text(path)
     source = Source(file=str(path))
     problems: list[Problem] = []
@@ -193,9 +195,7 @@ def read_file(path: Path, environ: Mapping[str, str] = os.environ) -> Source:
         raise _whole(
             path, "the file must hold `key: value` lines at its top level", "such as `mode: observe`"
         )
-    source.values = _Builder(source, environ, problems).mapping(root, ())
-    if problems:
-        raise ConfigError(tuple(problems))
+    source.values = _Builder(source, environ).mapping(root, ())
     return source
 
 
@@ -288,10 +288,9 @@ def _compose(text: str, file: str, problems: list[Problem]) -> yaml.Node | None:
 class _Builder:
     """Turns YAML nodes into values, notes their places and fills in variables."""
 
-    def __init__(self, source: Source, environ: Mapping[str, str], problems: list[Problem]) -> None:
+    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
         self._source = source
         self._environ = environ
-        self._problems = problems
 
     def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -300,10 +299,12 @@ class _Builder:
             mark = key_node.start_mark
             if not isinstance(key_node, yaml.ScalarNode):
                 self._report(path, mark, "a key must be a word")
+                self._lacks(path)
                 continue
             key = key_node.value.translate(_UNSHIELD)
             if key == "<<":
                 self._report((*path, key), mark, "merge keys are not supported", "write the entries out")
+                self._lacks(path)
                 continue
             if key in values:
                 hint = f"it stands in line {lines[key]} already; keep one of them"
@@ -335,33 +336,38 @@ class _Builder:
         return text if quoted else resolve(text)
 
     def _filled(self, text: str, path: KeyPath, mark: yaml.Mark) -> str:
+        def unknown(message: str, hint: str) -> str:
+            self._report(path, mark, message, hint)
+            self._source.faulty.add(path)
+            return ""
+
         def value(match: re.Match[str]) -> str:
             inside = match.group(1)
             if match.group() == "$${":
                 return "${"
             if inside is None:
-                self._report(path, mark, "`${` has no end", "write ${NAME}, or $${ for the two characters")
-                return ""
+                return unknown("`${` has no end", "write ${NAME}, or $${ for the two characters")
             name, has_default, default = inside.partition(":-")
             if not _VARIABLE_NAME.fullmatch(name):
-                self._report(
-                    path, mark, f"`${{{inside}}}` names no variable", "write ${NAME} or ${NAME:-default}"
-                )
-                return ""
+                return unknown(f"`${{{inside}}}` names no variable", "write ${NAME} or ${NAME:-default}")
             found = self._environ.get(name)
             if has_default:
                 return found or default
             if found is None:
                 hint = f"set it, or write ${{{name}:-default}}"
-                self._report(path, mark, f"the environment variable {name} is not set", hint)
-                return ""
+                return unknown(f"the environment variable {name} is not set", hint)
             return found
 
         return _VARIABLE.sub(value, text)
 
+    def _lacks(self, path: KeyPath) -> None:
+        """A mapping lacks entries that nobody knows: what it seems to miss is no mistake of its own."""
+        if path:
+            self._source.faulty.add(path)
+
     def _report(self, path: KeyPath, mark: yaml.Mark, message: str, hint: str = "") -> None:
         place = (self._source.file, mark.line + 1, mark.column + 1)
-        self._problems.append(Problem(*place, key_text(path), message, hint))
+        self._source.problems.append(Problem(*place, key_text(path), message, hint))
 
 
 def resolve(text: str) -> str | int | Decimal | bool | None:

@@ -253,6 +253,12 @@ class KeySettings(Section):
     """Pinned: they win over what the client says."""
 
 
+class JsonlSettings(Section):
+    """Records as JSON lines, into a file of one's own."""
+
+    path: Text
+
+
 class WebhookSettings(Section):
     """Where alerts are posted as JSON."""
 

@@ -69,8 +69,12 @@ class Wording:
         self._homes = _homes(root)
 
     def problems(self, error: ValidationError) -> list[Problem]:
-        """Every error of one validation, each where it stands."""
-        return [self.problem(detail) for detail in error.errors(include_url=False)]
+        """Every error of one validation, each where it stands; what is told already is not missing, too."""
+        details = error.errors(include_url=False)
+        return [self.problem(one) for one in details if not self._told(one)]
+
+    def _told(self, detail: ErrorDetails) -> bool:
+        return detail["type"] == "missing" and self._source.original(self.path(detail)) in self._source.faulty
 
     def path(self, detail: ErrorDetails) -> KeyPath:
         """An error's place in the values, less pydantic's names of union members and keys."""

@@ -8,6 +8,7 @@ from textwrap import dedent
 import pytest
 from pydantic import BaseModel, ConfigDict
 
+from proxy import rulebook
 from proxy.config import (
     BUILT_IN,
     Address,
@@ -605,6 +606,34 @@ def test_everything_is_told_at_once_with_the_files_own_indexes(write) -> None:
     assert [(p.line, p.key) for p in found] == [
         (2, "listne"), (4, "budgets[0].scope"), (5, "budgets[1].scope"), (5, "budgets[1].limits"),
         (6, "budgets[2].window"), (7, "default_upstream"),
+    ]  # fmt: skip
+
+
+def test_a_variable_that_is_not_set_hides_no_other_mistake_and_makes_none(write) -> None:
+    text = """
+    listen: ${HOST}
+    admin: 127.0.0.1:4040
+    ledger: {url: "${REDIS}", lease: 5}
+    upstreams: {acme: {url: "${URL}"}}
+    default_upstream: nowhere
+    budgets:
+      - {name: a, scope: key, window: day, limits: {spend_usd: "${CAP}"}, clamp: true}
+      - {name: b, scope: turn, limits: {steps: 0}, match: {key: ci}, alert_at: [1.5], hard_at: "${HARD}"}
+      - {name: b, scope: trun, limits: {steps: 1}}
+    keys: [{name: "${KEY}", sha256: "${HASH}"}]
+    policies: {repeats: {nudgee: false}, none_such: {}}
+    exporters: {otlp: {content: "${ALL}", thinking: true, protokol: grpc}, jsonl: {pth: x}}
+    """
+    with pytest.raises(ConfigError) as caught:
+        load(write(text), environ={}, look=rulebook.problems)
+    told = caught.value.problems
+    assert [p.key for p in told if "is not set" in p.message] == [
+        "listen", "ledger.url", "upstreams.acme.url", "budgets[0].limits.spend_usd", "budgets[1].hard_at",
+        "keys[0].name", "keys[0].sha256", "exporters.otlp.content",
+    ]  # fmt: skip
+    assert [p.key for p in told if "is not set" not in p.message] == [
+        "default_upstream", "budgets[1].limits.steps", "budgets[2].scope", "policies.repeats.nudgee",
+        "policies.none_such", "exporters.otlp.protokol", "exporters.jsonl.path", "exporters.jsonl.pth",
     ]  # fmt: skip
 
 
