@@ -24,7 +24,7 @@ from proxy import admin, dialects, outlets, rulebook, vitals
 from proxy.catalog import RecordCatalog
 from proxy.circles import Circles
 from proxy.commons import Commons
-from proxy.config import ConfigError, Settings, explain, upstreams
+from proxy.config import Address, ConfigError, Settings, explain, upstreams
 from proxy.core import Core, CoreSettings
 from proxy.core import Opened as CoreOpened
 from proxy.exchange import Opened
@@ -210,7 +210,8 @@ class _Parts:
         self._spawn("pulse", self._beat())
         await asyncio.wait({tried}, timeout=_TRY_S)
         admin_host, admin_port, token = await self._start_admin(admin_address.host, admin_address.port)
-        return Running(_url(host, port), f"{_url(admin_host, admin_port)}/?token={token}", self)
+        admin_url = f"{Address(admin_host, admin_port).url}/?token={token}"
+        return Running(Address(host, port).url, admin_url, self)
 
     async def _start_admin(self, host: str, port: int) -> tuple[str, int, str]:
         token = admin.read_or_make_token(self.data_dir, self.warn)
@@ -378,10 +379,6 @@ def _enforces(settings: Settings) -> bool:
         return False
     acting = any(p.enabled and p.action not in ("observe", "warn") for p in settings.policies.values())
     return bool(settings.budgets) or acting
-
-
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 # -- a process of its own

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from proxy.cli import COMMANDS, cli
 from proxy.commands.options import run, written_whole
-from proxy.config import load
+from proxy.config import Overrides, load
 from proxy.model import CaptureEnd, CaptureStart, Record
 from proxy.record import RecordWriter
 from proxy.terminal.welcome import welcome
@@ -411,6 +411,11 @@ def test_serve_names_settings_for_clients_and_what_is_enforced() -> None:
         "admin: http://127.0.0.1:4041/?token=t",
     ):
         assert line in text
+    assert "listens on all" not in text
+    everywhere = load(None, Overrides("[::]:4040"), {})
+    told = "\n".join(welcome(everywhere, everywhere.listen.url, ""))
+    assert "ANTHROPIC_BASE_URL=http://[::1]:4040 " in told
+    assert "listens on all its IPv6 addresses" in told
     away = "\n".join(welcome(settings, "http://127.0.0.1:4040", "http://127.0.0.1:4041", "the disk is full"))
     assert "does NOT record, and tries again: the disk is full" in away
     assert "records bodies" not in away

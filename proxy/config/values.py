@@ -252,6 +252,16 @@ class Address(_Scalar):
         except ValueError:
             return self.host == "localhost"
 
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it stands for all addresses of this machine."""
+        return self.host in _LOOPBACK
+
+    @property
+    def url(self) -> str:
+        """How a client on this machine reaches it."""
+        return f"http://{Address(_LOOPBACK.get(self.host, self.host), self.port)}"
+
     @classmethod
     def parse(cls, value: Any) -> "Address":
         """``127.0.0.1:4040``, ``[::1]:4040``, ``localhost:0``."""
@@ -273,6 +283,9 @@ class Address(_Scalar):
     @classmethod
     def _schema(cls) -> JsonSchemaValue:
         return {"type": "string", "examples": ["127.0.0.1:4040"]}
+
+
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def _is_host(text: str) -> bool:

@@ -26,6 +26,9 @@ def welcome(settings: Settings, data_url: str, admin_url: str, away: str | None 
     yield f"  {codex:<{width}}  Codex"
     other = f"{data_url}/NAME/..."
     yield f"  {other:<{width}}  any upstream by its name"
+    if settings.listen.is_everywhere:
+        kind = "IPv6" if ":" in settings.listen.host else "IPv4"
+        yield f"  (from this machine; it listens on all its {kind} addresses: elsewhere, put its name there)"
     for line in explain(settings):
         if not line.startswith("data port"):
             yield line
