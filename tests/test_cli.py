@@ -238,6 +238,7 @@ def test_show_exchanges_writes_a_log_without_what_only_we_understand(data: Path)
         (["turns", "--limit", "0"], 2, "Try 'looptap turns --help'"),
         (["frobnicate"], 2, "No such command"),
         (["shwo"], 2, "Did you mean 'show'? Try 'looptap --help'"),
+        (["check", "a b.yaml"], 2, "did you mean --config 'a b.yaml'? Try 'looptap check --help'"),
         (["serve", "--listen", "4040"], 2, "looptap: --listen: '4040' is no address"),
         (["replay", "no-such-file.jsonl"], 1, "no-such-file.jsonl: there is no such file"),
         (["--data-dir", "/nonexistent", "turns"], 1, "looptap serve"),
@@ -299,7 +300,7 @@ def test_a_step_is_named_by_its_turn_and_number(data: Path) -> None:
     assert invoke(data, "show", "trn_1", "--step", "1", "--request").stdout_bytes == BODY
 
 
-def test_version_and_completion() -> None:
+def test_version_and_completion(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert CliRunner().invoke(cli, ["--version"]).stdout.startswith("looptap ")
     assert "_LOOPTAP_COMPLETE" in CliRunner().invoke(cli, ["--help"]).stdout
     done = subprocess.run(
@@ -307,6 +308,10 @@ def test_version_and_completion() -> None:
         env={**os.environ, "_LOOPTAP_COMPLETE": "bash_source"},
     )  # fmt: skip
     assert "complete" in done.stdout
+    monkeypatch.setenv("_LOOPTAP_COMPLETE", "bash_complete")
+    with pytest.raises(SystemExit, match="2"):
+        run(cli, [])
+    assert "which sets COMP_WORDS" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["turns"], ["--help"]], ids=" ".join)

@@ -7,12 +7,14 @@ or configuration. A traceback is shown only to those who ask (``LOOPTAP_DEBUG=1`
 
 import io
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
@@ -140,6 +142,7 @@ def run(command: click.Command, arguments: list[str] | None) -> NoReturn:
     """Run the command line and end the process with its exit code."""
     sys.stdout, sys.stderr = written_whole(sys.stdout), written_whole(sys.stderr)
     try:
+        _must_complete(os.environ)
         code = command.main(arguments, prog_name="looptap", standalone_mode=False)
         sys.stdout.flush()
     except (_Enough, BrokenPipeError, SystemExit):
@@ -167,6 +170,18 @@ def run(command: click.Command, arguments: list[str] | None) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _must_complete(environ: Mapping[str, str]) -> None:
+    """Completion is asked for by the shell's function, which also says what stands on its line."""
+    asked = environ.get(_COMPLETE, "").endswith("_complete")
+    if asked and not environ.keys() >= {"COMP_WORDS", "COMP_CWORD"}:
+        raise Misused(
+            f"{_COMPLETE} is for the shell's completion, which sets COMP_WORDS and COMP_CWORD; unset it"
+        )
+
+
+_COMPLETE = "_LOOPTAP_COMPLETE"
+
+
 def _let_go(stream: TextIO) -> None:
     """Drop what nobody takes any more (a closed pipe, a full disk): Python would complain of it at exit."""
     try:
@@ -189,9 +204,14 @@ def written_whole(stream: TextIO | None) -> TextIO:
     return io.TextIOWrapper(io.BufferedWriter(stream.detach()), encoding, errors, line_buffering=True)
 
 
+_EXTRA = re.compile(r"Got unexpected extra argument \((.*\.ya?ml)\)", re.IGNORECASE)
+
+
 def _usage(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx is not None else "looptap"
     message = error.format_message().rstrip(".")
+    if (file := _EXTRA.fullmatch(message)) is not None:
+        message = f"{path} takes no file by itself: did you mean --config {quote(file[1])}?"
     return f"{message}{'' if message.endswith('?') else '.'} Try '{path} --help'"
 
 

@@ -154,8 +154,8 @@ def _why_missing(data_dir: Path) -> str:
             "(ANTHROPIC_BASE_URL, OPENAI_BASE_URL and others, as `looptap serve` printed them)"
         )
     return (
-        f"no record in {data_dir}: start `looptap serve`, or name its --data-dir "
-        "(`looptap demo` leaves one only with --keep)"
+        f"no record in {data_dir}: start `looptap serve`, which says whether it can record there, "
+        "or name its --data-dir (`looptap demo` leaves one only with --keep)"
     )
 
 

@@ -399,4 +399,10 @@ def _kind(error: Exception) -> str:
 
 def _away(error: Exception, data_dir: Path) -> RecordAway:
     kind = _kind(error)
-    return RecordAway(kind, f"{_WORDS.get(kind, 'it failed')} ({data_dir}: {error})")
+    why = error.strerror if isinstance(error, OSError) and error.strerror else error
+    hint = "; name another directory by --data-dir or store.path" if kind in _ELSEWHERE else ""
+    return RecordAway(kind, f"{_WORDS.get(kind, 'it failed')} ({data_dir}: {why}{hint})")
+
+
+_ELSEWHERE = ("cannot_open", "readonly")
+"""What no waiting mends."""

@@ -204,10 +204,11 @@ class _Desk:
             shelf.commit()
         except (OSError, sqlite3.Error, LedgerNewer) as error:
             self._drop(error, untold)
+            why = self._why(error)
             for job in jobs:
                 job.answer = job.queued
-                job.error = None if job.queued else LedgerAway(f"the ledger's file fails: {error}")
-            return str(error)
+                job.error = None if job.queued else LedgerAway(f"the ledger's file fails: {why}")
+            return why
         except Exception as error:  # noqa: BLE001 - it must not end the thread that everybody waits for
             self._undo(untold)
             if len(jobs) == 1:  # a bug of ours, or a claim that makes no sense: its caller shall hear of it
@@ -242,6 +243,12 @@ class _Desk:
             self._book = Book(self._shelf, self._windows)
             self._book.untold = self._carried
         return self._shelf, self._book
+
+    def _why(self, error: Exception) -> str:
+        if not isinstance(error, OSError):
+            return str(error) if isinstance(error, LedgerNewer) else f"{self._path}: {error}"
+        reason = f"{error.filename or self._path}: {error.strerror or error}"
+        return f"{reason}; name another directory by --data-dir or store.path"
 
     def _undo(self, untold: list[Alert]) -> None:
         if self._book is not None:
