@@ -9,7 +9,7 @@ import click
 
 from proxy import demo
 from proxy.commands.live import live
-from proxy.commands.options import Common, Failed, common, note, out_json
+from proxy.commands.options import Common, Failed, Misused, common, given_by_hand, note, out_json
 from proxy.record import Reader
 from proxy.record.schema import FILE
 from proxy.terminal.screen import open_screen
@@ -25,8 +25,10 @@ def demo_command(common: Common, keep: Path | None) -> None:
     looptap demo
     looptap demo --keep /tmp/demo && looptap --data-dir /tmp/demo show
     """
-    if keep is not None and (keep / FILE).exists():
-        raise Failed(f"{keep} holds a record already; name an empty directory")
+    if given := given_by_hand("data_dir", "config"):
+        raise Misused(f"the demo takes no {given}, its settings are its own; --keep DIR keeps its record")
+    if keep is not None:
+        _make(keep)
     if not common.json:
         note("five agents, one scripted model, one proxy: a few seconds…")
     with demo.data_dir(keep) as place:
@@ -45,3 +47,15 @@ def demo_command(common: Common, keep: Path | None) -> None:
         note(f"the record is kept: looptap --data-dir {quote(str(keep))} show")
     else:
         note("to look around in its record: looptap demo --keep DIR, then looptap --data-dir DIR show")
+
+
+def _make(keep: Path) -> None:
+    """The directory to keep the record in. Raises Failed before anything is played."""
+    try:
+        keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failed(f"--keep {keep}: {error.strerror}; name a directory that can be made") from None
+    if not os.access(keep, os.W_OK | os.X_OK):
+        raise Failed(f"--keep {keep} may not be written; name another directory")
+    if (keep / FILE).exists():
+        raise Failed(f"{keep} holds a record already; name an empty directory")

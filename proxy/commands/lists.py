@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from proxy.commands.options import Common, common, note, out, out_json, terminal_width
 from proxy.commands.recorded import record_of
+from proxy.model import Cause
 from proxy.record import Reader
 from proxy.terminal.listing import sessions_table, turns_table
 from proxy.terminal.lookup import whole_id
@@ -51,7 +52,12 @@ def _fits(session: Mapping[str, Any], agent: str | None, label: str | None) -> b
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="At most so many.")
 @click.option("--agent", help="Only of this agent or client.")
 @click.option("--model", help="Only where this model answered.")
-@click.option("--cause", help="Only with this end: completed, error, ..., or open.")
+@click.option(
+    "--cause",
+    type=click.Choice([*get_args(Cause), "open"]),
+    metavar="CAUSE",
+    help="Only with this end: completed, error, spend, ..., or open.",
+)
 @click.option("--label", help="Only with this label: NAME or NAME=VALUE.")
 @click.option("--session", help="Only of this session (or the beginning of its id).")
 @common

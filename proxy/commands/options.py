@@ -95,6 +95,17 @@ def common_options(command: Callable[..., Any], *, environment: bool = False) ->
     return command
 
 
+def given_by_hand(*names: str) -> str | None:
+    """The first of these common options that stands on the command line, as it is written there."""
+    context: click.Context | None = click.get_current_context()
+    while context is not None:
+        for name in names:
+            if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+                return f"--{name.replace('_', '-')}"
+        context = context.parent
+    return None
+
+
 def out(lines: Iterable[Text]) -> None:
     """Lines to stdout, drawn for whoever reads them."""
     open_screen(sys.stdout, os.environ).write(lines)

@@ -129,7 +129,14 @@ class Operator:
             )
             raise NothingCalled(f"no budget is called {name!r}: {known}")
         chosen = _dimension(budget, dimension)
-        amount = _amount(chosen, add)
+        others = [] if dimension is not None else [one for one in _limited(budget) if one != chosen]
+        try:
+            amount = _amount(chosen, add)
+        except OrderRefused as error:
+            more = f"; budget {name!r} also limits {', '.join(others)}: --dimension" if others else ""
+            raise OrderRefused(f"{error}{more}") from None
+        if others:
+            self._note(f"{chosen} is raised; for {' or '.join(others)} say --dimension")
         whose = await self._subject(budget, chosen, subject)
         claim = counter_of(budget, chosen, whose)
         return await self._ledger.topup(claim, amount, now_ns=time.time_ns())
@@ -252,8 +259,12 @@ def _of_scope(data_dir: Path, scope: str, name: str) -> str:
     raise NothingCalled(f"no {scope} is called {name!r}: none of that id was counted or is recorded here")
 
 
+def _limited(budget: Budget) -> list[str]:
+    return [*budget.limits, *(f"calls:{tool}" for tool in budget.calls)]
+
+
 def _dimension(budget: Budget, given: str | None) -> str:
-    known = [*budget.limits, *(f"calls:{tool}" for tool in budget.calls)]
+    known = _limited(budget)
     if given is not None:
         kind = given.partition(":")[0]
         if given in known or (kind == "tool_retries" and kind in budget.limits and kind != given):

@@ -137,6 +137,17 @@ async def test_what_is_no_amount_adds_nothing(tmp_path: Path, add: str) -> None:
     assert await ledger.balances(now_ns=0) == []
 
 
+async def test_a_top_up_says_which_of_several_limits_it_took(tmp_path: Path) -> None:
+    notes: list[str] = []
+    operator = Operator(settings(tmp_path, "key", spend_usd=1, steps=5), MemoryLedger(), notes.append)
+    await operator.raised("cap", "1", subject="alice", dimension="steps")
+    assert not [note for note in notes if "--dimension" in note]
+    assert (await operator.raised("cap", "1", subject="alice")).dimension == "spend_usd"
+    assert "spend_usd is raised; for steps say --dimension" in notes
+    with pytest.raises(OrderRefused, match="also limits steps: --dimension"):
+        await operator.raised("cap", "30m", subject="alice")
+
+
 def settings(place: Path, scope: str, **limits: int) -> Settings:
     window = {} if scope in ("turn", "thread", "session") else {"window": "day"}
     return Settings.model_validate(

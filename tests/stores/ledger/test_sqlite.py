@@ -53,7 +53,7 @@ async def test_a_place_that_cannot_be_written_is_away_and_settlements_wait_for_i
     (tmp_path / "data").write_text("a file where a directory should be")
     ledger = SqliteLedger(tmp_path / "data")
     till = Till(ledger)
-    with pytest.raises(LedgerAway, match="file fails: .*data: .*; name another directory"):
+    with pytest.raises(LedgerAway, match=r"file fails: .*data: .*; name another directory"):
         await till.reserve(claim(1))
     assert ledger.trouble is not None
     for _ in range(3):
