@@ -213,7 +213,7 @@ def test_the_example_is_installed_by_pip_and_passes_its_own_test(tmp_path: Path)
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_force_push.py"]
     done = subprocess.run(test, env=paths, cwd=project, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
     settings = tmp_path / "looptap.yaml"
     settings.write_text("policies:\n  force_push: {action: deny, most: 0}\n")
     assert "force_push" in looptap(site, "check", "--config", str(settings)).stdout
