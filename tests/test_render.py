@@ -208,6 +208,11 @@ def test_the_refusal_that_ended_a_turn_is_its_last_line_and_history_once_it_went
     text = drawn(draw_turn(turn(first, later, refusals=[refused]), [], on), on)
     assert text.splitlines()[2] == "├─ ✗ refused by budget turn: 1 of 1 steps"
     assert text.count("refused by") == 1
+    retried = step(1, refused, attempt(65_000, 65_500, 66_000), started_at=at(65_000), ended_at=at(66_000))
+    on = screen()
+    text = drawn(draw_turn(turn(first, retried), [], on), on)
+    assert "+1m05s   1.0s" in text  # the wait for the top-up is nobody's work
+    assert "attempt 1 refused by budget turn: 1 of 1 steps" in text
 
 
 @pytest.mark.parametrize(

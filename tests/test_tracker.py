@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
+import pytest
 
 from proxy.model import Exchange, Head, Hints, Identity, Item, ModelRequest
 from proxy.tracking.placement import Placement
@@ -465,7 +466,8 @@ def test_a_label_does_not_hide_what_the_client_says_of_its_agents() -> None:
     assert [len(session["threads"]) for session in play.tree()["sessions"]] == [3]
 
 
-def test_a_refused_request_is_no_step_and_its_retry_resumes_the_turn() -> None:
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_refused_request_is_no_step_and_its_retry_resumes_the_turn(restart: bool) -> None:
     play = Play()
     asked = request(TASK)
     exchange = play.ask(request(user("warm up"))).exchange
@@ -475,6 +477,10 @@ def test_a_refused_request_is_no_step_and_its_retry_resumes_the_turn() -> None:
     refused = play.threads()[1]["turns"]
     assert [turn["cause"] for turn in refused] == ["spend"]
     assert refused[0]["steps"] == []
+    if restart:
+        heads = orjson.loads(orjson.dumps(play.tracker.heads()))
+        play = Play(now_ns=play.now_ns, count=play.count, ids=play.ids, records=play.records)
+        play.tracker.load(heads)
     play.step(asked, said("Hello."))
     resumed = play.threads()[1]["turns"]
     assert len(resumed) == 1

@@ -143,7 +143,8 @@ def read_step(step: Json, findings: Sequence[Json]) -> Step:
     attempts = [_attempt(a) for a in _objects(step.get("attempts"))]
     tools = _tools(step, attempts)
     times = [moment(step.get("ended_at")), *(a.ended for a in attempts), *(t.ended for t in tools)]
-    began = _first([moment(step.get("started_at")), *(a.began for a in attempts)])
+    went_out = [a for a in attempts if a.outcome != "refused"]  # between a refusal and a top-up nothing ran
+    began = _first([moment(step.get("started_at")), *(a.began for a in went_out or attempts)])
     return Step(
         id=str(step.get("id", "")),
         json=step,

@@ -24,8 +24,8 @@ _TEXT = 4_000
 
 
 def kept_steps(thread: Thread) -> list[Step]:
-    """The steps that a head holds."""
-    return [step for step in thread.steps[-_STEPS:] if step.started]
+    """The steps that a head holds: those that went out, or were refused and may be asked again."""
+    return [step for step in thread.steps[-_STEPS:] if step.started or step.outcome == "refused"]
 
 
 def head(thread: Thread, *, texts: bool = True) -> dict[str, Any]:

@@ -15,7 +15,8 @@ function bars(step, now) {
     const ended = time(one.ended_at) ?? now;
     return { began, first: time(one.first_output_at) ?? ended, ended, failed: one.outcome !== "complete", outcome: one.outcome };
   });
-  const began = Math.min(time(step.started_at) ?? now, ...attempts.map((one) => one.began ?? now));
+  const out = attempts.filter((one) => one.outcome !== "refused"); // between a refusal and a top-up nothing ran
+  const began = Math.min(time(step.started_at) ?? now, ...(out.length ? out : attempts).map((one) => one.began ?? now));
   if (!attempts.length && now !== null) attempts.push({ began, first: now, ended: now, running: true });
   const replied = Math.max(...attempts.map((one) => one.ended));
   const results = [...(step.tool_results ?? [])];
@@ -45,7 +46,7 @@ export function timeline(turn, width, { chosen, onpick, now }) {
   const from = Math.min(...spans.map((row) => row.bars.began));
   const to = Math.min(Math.max(...spans.map((row) => row.bars.ended), from + 1), heard(spans, from));
   const right = Math.max(width - RIGHT, LEFT + 60);
-  const x = (at) => LEFT + ((Math.min(at, to) - from) / (to - from)) * (right - LEFT);
+  const x = (at) => LEFT + ((Math.min(Math.max(at, from), to) - from) / (to - from)) * (right - LEFT);
   const wide = (a, b) => Math.max(1.5, x(b) - x(a));
   const drawn = [];
   let y = 22;
