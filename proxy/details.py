@@ -22,6 +22,10 @@ class _Step:
     calls: dict[int, list[Json]] = field(default_factory=dict)
     results: list[Json] = field(default_factory=list)
     nudges: list[Json] = field(default_factory=list)
+    ends: dict[str, Json] = field(default_factory=dict)
+    """What a policy wanted to end, by the exchange that it was asked about."""
+    passed: set[str] = field(default_factory=set)
+    """Exchanges that were over and that nothing of ours had ended."""
     last_ns: int = 0
 
 
@@ -51,8 +55,15 @@ class Details:
             attempt = _attempt(data)
             step.attempts[int(data["attempt"])] = attempt
             step.last_ns = max(step.last_ns, record.time_ns)
-            if (data.get("outcome") == "refused" or "refused" in attempt) and record.turn is not None:
+            if data.get("outcome") != "refused" and "refused" not in attempt:
+                step.passed.add(str(data.get("exchange")))
+            elif record.turn is not None:
                 self._refusals.setdefault(record.turn, []).append({"step": record.step, **attempt})
+        elif record.type == "intervention" and data.get("kind") in ("deny", "message", "cut"):
+            step.ends[str(data.get("exchange"))] = {
+                **{k: v for k, v in data.items() if k not in ("exchange", "number", "kind")},
+                "action": data["kind"],
+            }
         elif record.type == "intervention" and data.get("kind") == "nudge":
             text = (data.get("quotes") or {}).get("text")
             step.nudges.append({"policy": data.get("policy"), **({"text": text} if text else {})})
@@ -83,6 +94,8 @@ class Details:
         step.update(known.facts)
         if known.nudges:
             step["nudges"] = known.nudges
+        if would := [why for exchange, why in known.ends.items() if exchange in known.passed]:
+            step["would_end"] = would  # a replay under other settings: the answer was there already
         step["attempts"] = [known.attempts[n] for n in sorted(known.attempts)]
         if known.last_ns:
             step["ended_at"] = rfc3339(known.last_ns)

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.details import Details
+from proxy.model import Record
 from proxy.terminal.listing import sessions_table, turns_table
 from proxy.terminal.render import draw_session, draw_step, draw_turn
 from proxy.terminal.screen import ASCII, UNICODE, Screen, open_screen
@@ -247,7 +249,19 @@ def test_a_nudge_that_was_said_stands_at_its_step() -> None:
     on = screen()
     nudged = step(0, attempt(0, 5, 10), nudges=[{"policy": "repeats", "text": "Try\x1b[2J\nanother way."}])
     text = drawn(draw_turn(turn(nudged), [], on), on)
-    assert r"└─ ✎ nudged by repeats: Try\x1b[2J another way." in text
+    assert r"└─ ✎ nudge by repeats: Try\x1b[2J another way." in text
+
+
+def test_what_would_have_ended_a_recorded_step_is_said_as_such() -> None:
+    of = {"session": "ses_1", "thread": "thr_1", "turn": "trn_1", "step": "stp_0"}
+    wish = {"policy": "tools", "kind": "deny", "tool": "Bash", "code": "c", "exchange": "exc_1", "number": 0}
+    went = {"attempt": 0, "outcome": "complete", "exchange": "exc_1", "arrived_ns": 0, "ended_ns": 10**9}
+    records = [Record(1, "intervention", **of, data=wish), Record(2, "step/attempt", **of, data=went)]
+    on = screen()
+    told = Details(records).complete_turn(turn(step(0)))
+    assert "   └─ ✗ would be refused by tools: tool Bash\n" in drawn(draw_turn(told, [], on), on)
+    records[1] = Record(2, "step/attempt", **of, data={**went, "outcome": "refused"})
+    assert "would_end" not in Details(records).complete_turn(turn(step(0)))["steps"][0]
 
 
 def test_a_step_alone_shows_every_attempt() -> None:

@@ -16,9 +16,12 @@ _UNITS = {"spend_usd": "", "tool_retries": "failed calls in a row", "wall_clock"
 _OWN = frozenset({"action", "policy", "code", "cut", "how_to_go_on"})
 
 
-def refusal_words(refused: Json) -> str:
-    """Who ended it and what was reached: ``refused by budget turn: 3 of 3 steps``."""
-    verb = _ACTIONS.get(str(refused.get("action")), "refused")
+def refusal_words(refused: Json, *, would: bool = False) -> str:
+    """Who ended it and what was reached: ``refused by budget turn: 3 of 3 steps``.
+
+    ``would``: who would have, had it been asked then.
+    """
+    verb = ("would be " if would else "") + _ACTIONS.get(str(refused.get("action")), "refused")
     code = str(refused.get("code") or "").removeprefix("looptap_").replace("_", " ")
     if refused.get("stopped"):
         return f"{verb}: an operator stopped {inert(str(refused['stopped']), 60)}"
@@ -39,7 +42,7 @@ def how_to_go_on(refused: Json) -> str:
 def nudge_words(nudge: Json, ellipsis: str) -> str:
     """What the model was told, where the record holds it."""
     text = inert(str(nudge["text"]), 160, ellipsis=ellipsis) if nudge.get("text") else ""
-    return f"nudged by {inert(str(nudge.get('policy')), 40)}" + (f": {text}" if text else "")
+    return f"nudge by {inert(str(nudge.get('policy')), 40)}" + (f": {text}" if text else "")
 
 
 def _used(refused: Json) -> str:
