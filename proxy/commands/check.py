@@ -15,6 +15,8 @@ from proxy.config import ConfigError, explain, schema
 def check_command(common: Common) -> None:
     """Validate the configuration: every problem with file:line and a hint; exit 2 if there is any.
 
+    Without problems it says what is enforced and what only observed.
+
     \b
     looptap check --config looptap.yaml
     """

@@ -21,6 +21,8 @@ from proxy.terminal.screen import open_screen
 def demo_command(common: Common, keep: Path | None) -> None:
     """No key, no network: scripted model and agents through a real proxy, then their trees, and an incident.
 
+    Its settings and its ports are its own: --config and --data-dir are not taken.
+
     \b
     looptap demo
     looptap demo --keep /tmp/demo && looptap --data-dir /tmp/demo show

@@ -30,10 +30,10 @@ FREE_PORT = "127.0.0.1:0"
 def run_command(common: Common, show: bool, command: tuple[str, ...]) -> None:
     """A private proxy on free ports around one command; tree and cost at the end.
 
-    The command gets ANTHROPIC_BASE_URL, OPENAI_BASE_URL, OPENAI_API_BASE and
-    GOOGLE_GEMINI_BASE_URL; where one was set, its URL becomes the upstream. Clients that read no
-    variable must be pointed at it themselves: codex -c openai_base_url="$OPENAI_BASE_URL". The exit
-    code is the command's.
+    The command gets ANTHROPIC_BASE_URL, OPENAI_BASE_URL, GOOGLE_GEMINI_BASE_URL, and
+    ANTHROPIC_API_BASE and OPENAI_API_BASE for LiteLLM; where one was set, its URL becomes the
+    upstream. Clients that read no variable must be pointed at it themselves: codex -c
+    openai_base_url="$OPENAI_BASE_URL". The exit code is the command's.
 
     \b
     looptap run -- claude -p "mend the tests"
