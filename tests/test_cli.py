@@ -235,28 +235,33 @@ def test_show_exchanges_writes_a_log_without_what_only_we_understand(data: Path)
         (["show", "stp_1", "--attempt", "1"], 2, "--attempt goes with"),
         (["show", "stp_1", "--request", "--exchanges"], 2, "does not go with"),
         (["turns", "--session", "trn_1"], 1, "is a turn, not a session"),
-        (["turns", "--cause", "bogus"], 2, "'bogus' is not one of 'completed', "),
-        (["demo", "--keep", __file__], 1, "name a directory that can be made"),
-        (["--config", "x.yaml", "demo"], 2, "the demo takes no --config"),
         (["turns", "--limit", "0"], 2, "Try 'looptap turns --help'"),
         (["frobnicate"], 2, "No such command"),
         (["shwo"], 2, "Did you mean 'show'? Try 'looptap --help'"),
-        (["check", "a b.yaml"], 2, "did you mean --config 'a b.yaml'? Try 'looptap check --help'"),
         (["serve", "--listen", "4040"], 2, "looptap: --listen: '4040' is no address"),
         (["replay", "no-such-file.jsonl"], 1, "no-such-file.jsonl: there is no such file"),
         (["--data-dir", "/nonexistent", "turns"], 1, "looptap serve"),
         (["--config", "no-such.yaml", "check"], 2, "no-such.yaml: there is no such file"),
         (["--config", "no-such.yaml", "replay", __file__], 2, "no such file"),
+        (["turns", "--cause", "bogus"], 2, "'bogus' is not one of 'completed', "),
+        (["demo", "--keep", __file__], 1, "name a directory that can be made"),
+        (["--config", "x.yaml", "demo"], 2, "the demo takes no --config"),
+        (["check", "a b.yaml"], 2, "did you mean --config 'a b.yaml'? Try 'looptap check --help'"),
     ],
 )
 def test_errors_are_one_line_that_says_what_to_do(
-    data: Path, arguments: list[str], code: int, says: str
-) -> None:
-    exit_code, out, err = looptap(data, *arguments)
-    assert (exit_code, out) == (code, b"")
-    assert says in err
-    assert err.count("\n") == 1
-    assert "Traceback" not in err
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    arguments: list[str], code: int, says: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("LOOPTAP_DATA_DIR", str(data))
+    monkeypatch.delenv("LOOPTAP_CONFIG", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        run(cli, arguments)
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out) == (code, "")
+    assert says in told.err
+    assert told.err.count("\n") == 1
+    assert "Traceback" not in told.err
 
 
 def test_a_proxy_that_has_seen_nothing_yet_is_no_missing_one(tmp_path: Path) -> None:
