@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from policies.base import NOTHING, Policy
 from policies.transcript import answers_calls, assistant, common, place_of
-from proxy.model import DialectName, Item, ModelRequest
+from proxy.model import DialectName, Item, Message, ModelRequest
 from proxy.ports import View
 from proxy.verdict import Decision, Finding, Severity, Terminal
 
@@ -139,6 +139,10 @@ def _adjacent(request: ModelRequest, rules: _Rules, start: int) -> Iterator[_Fau
     at = start
     earlier: set[str] | None = None
     while at < len(messages):
+        sound = _answered(messages, at, rules)
+        if sound is not None:
+            at = sound
+            continue
         calls: list[_Place] = []
         while at < len(messages) and assistant(messages[at]):
             calls.extend(_Place(at, item) for item in messages[at].items if _owed(item))
@@ -164,6 +168,32 @@ def _adjacent(request: ModelRequest, rules: _Rules, start: int) -> Iterator[_Fau
         if misplaced is not None:
             yield misplaced
         yield from _order(calls, pairs)
+
+
+def _answered(messages: Sequence[Message], at: int, rules: _Rules) -> int | None:
+    """Where the next reply begins, if the results behind this one answer its calls one by one, first of all.
+
+    Nearly all do, and a history that is seen for the first time has a thousand of them; what this
+    does not find sound is gone through with care.
+    """
+    owed: list[Item] = []
+    while at < len(messages) and messages[at].role == "assistant":
+        owed.extend(item for item in messages[at].items if item.kind == "tool_call" and not item.server)
+        at += 1
+    number, other = 0, False
+    while at < len(messages) and messages[at].role != "assistant":
+        for item in messages[at].items:
+            if item.kind != "tool_result" or item.server:
+                other = True
+                continue
+            if other or number == len(owed):
+                return None
+            call = owed[number]
+            if not (rules.by_id and item.call_id == call.call_id) and not _answers(item, call, rules):
+                return None
+            number += 1
+        at += 1
+    return at if number == len(owed) else None
 
 
 def _owed(item: Item) -> bool:

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policies import pairing
 from policies.pairing import Pairing
+from proxy.model import DialectName, Item, Message, ModelRequest
 from proxy.ports import View
 from proxy.verdict import Decision
 from tests.policies.talk import assistant, messages, result, row, text, told, use, user
@@ -228,3 +231,31 @@ def test_in_responses_a_fault_of_an_early_call_is_found_without_reading_all_agai
         monkeypatch.setattr(pairing, "_along", watched)
         told(rows, tmp_path, Pairing())
         assert max(starts) <= 3
+
+
+ids = st.sampled_from(["a", "b", None])
+calls = st.builds(
+    Item, st.just("tool_call"), st.just("assistant"), tool=st.sampled_from(["x", "y"]), call_id=ids
+)
+results = st.builds(
+    Item, st.just("tool_result"), st.just("tool"), tool=st.sampled_from(["x", "y", None]), call_id=ids,
+    server=st.booleans(),
+)  # fmt: skip
+words = st.builds(Item, st.just("user"), st.just("user"), digest=st.sampled_from([b"", b"word"]))
+histories = st.lists(
+    st.builds(Message, st.just("assistant"), st.lists(calls | words, max_size=3).map(tuple))
+    | st.builds(Message, st.just("user"), st.lists(results | words, max_size=3).map(tuple)),
+    max_size=6,
+)
+
+
+@given(histories, st.sampled_from(["anthropic", "openai_chat", "gemini"]))
+def test_a_glance_finds_sound_only_what_care_finds_sound(
+    history: list[Message], dialect: DialectName
+) -> None:
+    request = ModelRequest(dialect, "chat", "m", False, tuple(history))
+    rules = pairing._RULES[dialect]
+    with pytest.MonkeyPatch.context() as patch:
+        quick = list(pairing._adjacent(request, rules, 0))
+        patch.setattr(pairing, "_answered", lambda *_: None)
+        assert quick == list(pairing._adjacent(request, rules, 0))
