@@ -144,6 +144,8 @@ class Library:
         if base is not None and reading.request.shared >= len(base.starts) - 2:
             self._drop(base.exchange)  # all of it but its end lives on in the new reading
         self._drop(reading.exchange)
+        for name in [one for one in self._groups.get(key, ()) if _lives_on(self._readings[one][1], reading)]:
+            self._drop(name)  # what others read meanwhile from the same base
         group = self._groups.setdefault(key, [])
         if len(group) >= _SIBLINGS:
             self._drop(group[0])
@@ -164,6 +166,15 @@ class Library:
         group.remove(name)
         if not group:
             del self._groups[key]
+
+
+def _lives_on(old: Reading, new: Reading) -> bool:
+    """Whether a later reading has the very messages of this one, but perhaps its last two."""
+    before, now = old.request, new.request
+    at = len(before.messages) - 3
+    return 0 <= at < len(now.messages) and (
+        before.messages[at] is now.messages[at] and before.chain[at] == now.chain[at]
+    )
 
 
 def read(dialect: Dialect, exchange: Exchange, body: bytes, base: Reading | None = None) -> Reading:
