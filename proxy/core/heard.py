@@ -48,13 +48,12 @@ class Heard:
         size = len(data)
         self.received += size
         kept = self._kept
-        if kept is not None:
-            if self.received > self._max_kept:
-                self._kept = None
-            else:
-                kept.append(data)
+        if kept is not None and self.received > self._max_kept:
+            self._kept = kept = None
         tap = self._tap
         if tap is None:
+            if kept is not None:
+                kept.append(data)
             return ()
         unread = self._unread
         unread.append((data, now_ns))
@@ -73,6 +72,9 @@ class Heard:
     def _read_along(self, tap: Tap) -> list[Event]:
         """Show the tap what has come since it looked last."""
         unread, self._unread = self._unread, []
+        if self._kept is not None and unread:
+            # small chunks joined: on its own each costs as much again in objects, at hundreds of streams
+            self._kept.append(unread[0][0] if len(unread) == 1 else b"".join([data for data, _ in unread]))
         found: list[Event] = []
         for data, now_ns in unread:
             for event in tap.feed(data, now_ns):
@@ -95,6 +97,8 @@ class Heard:
     def ours(self, reply: Reply) -> None:
         """Our own answer takes its place in the record: a replay learns from it why."""
         self.head = ResponseHead(reply.status, b"", tuple(reply.headers))
+        if self._tap is not None:
+            self._read_along(self._tap)
         if self._kept is not None:
             self._kept = [reply.body]
 
@@ -111,4 +115,6 @@ class Heard:
     @property
     def body(self) -> bytes | None:
         """All of it, still content-encoded; None where it is not kept."""
-        return b"".join(self._kept) if self._kept is not None else None
+        return (
+            b"".join([*self._kept, *(data for data, _ in self._unread)]) if self._kept is not None else None
+        )

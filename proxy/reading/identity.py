@@ -174,6 +174,10 @@ def clip(text: str) -> str:
     return text if len(text) <= KEPT else text[:KEPT]
 
 
+_PIECES = 64
+"""Pieces of a text that wait singly: a word of six letters takes ten times its size."""
+
+
 class RunningText:
     """A text that arrives in pieces: its beginning, its length, and the identity of all of it.
 
@@ -202,6 +206,8 @@ class RunningText:
         self._pieces.append(piece)
         if self._waiting > KEPT:
             self._settle()
+        elif len(self._pieces) > _PIECES:
+            self._pieces = ["".join(self._pieces)]
 
     def text(self) -> str:
         """The text, as much of it as is kept."""
