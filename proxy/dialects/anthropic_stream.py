@@ -9,7 +9,7 @@ The one invariant: whatever the bytes and however they are split, nothing raises
 is bounded (a long text keeps its beginning and the digest of all of it).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -17,6 +17,7 @@ import orjson
 from proxy.dialects.anthropic_blocks import call_item, read_block, text_item
 from proxy.dialects.anthropic_usage import billing_lines, read_usage
 from proxy.dialects.framing import Framing, load
+from proxy.dialects.refrain import Refrain
 from proxy.model import Event, Item, Outcome, ProviderError
 from proxy.reading.identity import KEPT, RunningText, canonical, canonical_arguments
 
@@ -59,13 +60,16 @@ class AnthropicDecoder:
     """Reads the reply to one ``/v1/messages`` request."""
 
     __slots__ = (
-        "_blocks", "_chars", "_error", "_events", "_framing", "_kept", "_message", "_status", "_stopped",
-        "_usage",
+        "_blocks", "_chars", "_error", "_events", "_framing", "_growing", "_kept",
+        "_message", "_refrain", "_status", "_stopped", "_usage",
     )  # fmt: skip
 
     def __init__(self, status: int) -> None:
         self._status = status
         self._framing = Framing()
+        self._refrain = Refrain()
+        self._growing: tuple[_Add, _Block] | None = None
+        """What the refrain's string is added to."""
         self._message: dict[str, Any] = {}
         """The message object as it has come together, less its content."""
         self._usage: dict[str, Any] = {}
@@ -78,12 +82,22 @@ class AnthropicDecoder:
 
     def feed(self, data: bytes) -> Sequence[Event]:
         """Take plain body bytes."""
+        if self._growing is not None and (more := self._refrain.again(data)) is not None:
+            add, block = self._growing
+            add(self, block, more)
+            return ()
         frames = self._framing.feed(data)
+        self._refrain.between(self._framing.at_rest)
         if not frames:
             return ()
         self._events = []
+        grown = None
         for _, raw in frames:
-            self._frame(raw)
+            grown = self._frame(raw)
+        if grown is not None and len(frames) == 1:
+            add, block, piece = grown
+            if self._refrain.learn(data, frames[0], piece):
+                self._growing = (add, block)
         return self._events
 
     @property
@@ -112,20 +126,21 @@ class AnthropicDecoder:
             whole=self._stopped and self._error is None, chars=self._chars,
         )  # fmt: skip
 
-    def _frame(self, raw: bytes) -> None:
+    def _frame(self, raw: bytes) -> "_Grown | None":
+        """Take one event; what it added to which block, if that is all it did."""
         try:
             frame = orjson.loads(raw)
         except ValueError:
             frame = load(raw)
         if not isinstance(frame, dict):
-            return
+            return None
         kind = frame.get("type")
         if kind == "content_block_delta":
             delta = frame.get("delta")
             index = frame.get("index")
             block = self._blocks.get(index) if type(index) is int else None
             if block is not None and isinstance(delta, dict):
-                self._grow(block, delta)
+                return self._grow(block, delta)
         elif kind == "content_block_start":
             self._start(frame)
         elif kind == "content_block_stop":
@@ -142,6 +157,7 @@ class AnthropicDecoder:
         elif kind == "error":
             self._error = read_error(frame, self._status)
             self._events.append(Event("error"))
+        return None
 
     def _merge(self, members: Any, usage: Any) -> None:
         """Take over what a frame says of the message; null says nothing."""
@@ -161,37 +177,40 @@ class AnthropicDecoder:
             return
         if not self._blocks:
             self._events.append(_FIRST_OUTPUT)
+        if index in self._blocks:
+            self._growing = None
         self._blocks[index] = _Block(raw)
 
-    def _grow(self, block: _Block, delta: Mapping[str, Any]) -> None:
+    def _grow(self, block: _Block, delta: Mapping[str, Any]) -> "_Grown | None":
         kind = delta.get("type")
-        piece: Any
-        if kind == "text_delta":
-            piece = delta.get("text")
-        elif kind == "thinking_delta":
-            piece = delta.get("thinking")
-        elif kind == "input_json_delta":
-            piece = delta.get("partial_json")
-            if type(piece) is str:
-                self._chars += len(piece)
-                block.size += len(piece)
-                if piece and block.size <= _MAX_ARGUMENTS and self._room(len(piece)):
-                    block.arguments.append(piece)
-            return
-        elif kind == "signature_delta":
+        if kind == "signature_delta":
             piece = delta.get("signature")
             if isinstance(piece, str):
                 block.signature = piece
                 block.joined += piece if len(block.joined) + len(piece) <= _MAX_ARGUMENTS else ""
-            return
-        else:
+            return None
+        member, add = _GROWING.get(kind, ("", None)) if type(kind) is str else ("", None)
+        if add is None:
             _grow_otherwise(block, delta)
-            return
-        if type(piece) is str:
-            size = len(piece)
-            self._chars += size
-            if self._room(size):
-                block.text.add(piece)
+        elif type(piece := delta.get(member)) is str:
+            add(self, block, piece)
+            return add, block, piece
+        return None
+
+    def _say(self, block: _Block, piece: str) -> None:
+        """More text, or thinking."""
+        size = len(piece)
+        self._chars += size
+        if self._room(size):
+            block.text.add(piece)
+
+    def _ask(self, block: _Block, piece: str) -> None:
+        """More of a call's arguments."""
+        size = len(piece)
+        self._chars += size
+        block.size += size
+        if piece and block.size <= _MAX_ARGUMENTS and self._room(size):
+            block.arguments.append(piece)
 
     def _room(self, size: int) -> bool:
         self._kept += size
@@ -211,6 +230,14 @@ class AnthropicDecoder:
         return None
 
 
+_Add = Callable[[AnthropicDecoder, _Block, str], None]
+_Grown = tuple[_Add, _Block, str]
+_GROWING: Mapping[str, tuple[str, _Add]] = {
+    "text_delta": ("text", AnthropicDecoder._say),
+    "thinking_delta": ("thinking", AnthropicDecoder._say),
+    "input_json_delta": ("partial_json", AnthropicDecoder._ask),
+}
+"""Kinds of deltas: which member grows, and how."""
 _TOP = ("context_management", "input_transformations", "diagnostics", "model", "container")
 
 

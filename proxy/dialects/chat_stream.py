@@ -17,6 +17,7 @@ from proxy.dialects import chat_message as reading
 from proxy.dialects.compat import LISTED_REASONING, PLAIN_REASONING, read_usage, reported_cost
 from proxy.dialects.framing import Frame, Framing
 from proxy.dialects.openai_errors import http_error, read_error
+from proxy.dialects.refrain import Refrain
 from proxy.model import Event, Item, Outcome, ProviderError, Usage
 from proxy.reading.identity import KEPT, RunningText
 
@@ -51,13 +52,17 @@ class ChatDecoder:
 
     __slots__ = (
         "_audio", "_begun", "_by_index", "_calls", "_chars", "_details", "_done", "_ended", "_error",
-        "_extra", "_field", "_framing", "_last", "_listed", "_model", "_others", "_parts", "_plain",
-        "_refusal", "_response_id", "_status", "_stop", "_text", "_told", "_usage", "_whole",
+        "_extra", "_field", "_framing", "_last", "_listed", "_model", "_others", "_parts", "_piece",
+        "_plain", "_refrain", "_refusal", "_response_id", "_status", "_stop", "_text", "_told", "_usage",
+        "_whole",
     )  # fmt: skip
 
     def __init__(self, status: int) -> None:
         self._status = status
         self._framing = Framing()
+        self._refrain = Refrain()
+        self._piece = ""
+        """What the newest chunk that was read with care said, if it said nothing else."""
         self._text = RunningText("text", "assistant")
         self._refusal = RunningText("text", "assistant")
         self._plain = RunningText("thinking", "assistant")
@@ -92,12 +97,20 @@ class ChatDecoder:
 
     def feed(self, data: bytes) -> Sequence[Event]:
         """Take decoded body bytes."""
+        if (more := self._refrain.again(data)) is not None:
+            self._chars += len(more)
+            self._text.add(more)
+            return ()
         frames = self._framing.feed(data)
+        self._refrain.between(self._framing.at_rest)
         if not frames:
             return ()
         events: list[Event] = []
+        self._piece = ""
         for frame in frames:
             self._frame(frame, events)
+        if self._piece and len(frames) == 1 and not events:
+            self._refrain.learn(data, frames[0], self._piece)
         return events
 
     @property
@@ -173,6 +186,7 @@ class ChatDecoder:
                 self._delta(delta, events)
             reason = choice.get("finish_reason")
             if reason is not None:
+                self._piece = ""
                 self._ending(choice)
             if reason:  # some write an empty one into each chunk
                 self._others = self._others or self._ended not in (None, self._chars)
@@ -203,6 +217,7 @@ class ChatDecoder:
                 self._chars += len(content)
                 self._text.add(content)
                 if len(delta) == 1 and self._begun == known:
+                    self._piece = content
                     return  # most chunks end here
             else:
                 self._content_parts(content, events)

@@ -45,6 +45,11 @@ class Framing:
         """Whether the reply has turned out to be an event stream."""
         return self._sse is not None
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether the reply is an event stream, and between two of its events."""
+        return self._sse is not None and self._sse.at_rest
+
     def feed(self, data: bytes) -> list[Frame]:
         """Take body bytes; the events that they complete."""
         if self._sse is not None:

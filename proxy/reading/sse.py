@@ -63,6 +63,11 @@ class SSE:
             self._hold(rest)
         return self._take(lines)
 
+    @property
+    def at_rest(self) -> bool:
+        """Between two events: nothing of the next one has come."""
+        return not self._size and not self._parts and not self._cr
+
     def flush(self) -> list[tuple[str, bytes]]:
         """The event that the end of the stream left without its blank line, if there is one."""
         lines = [b"".join(self._parts), b""]
