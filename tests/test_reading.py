@@ -239,6 +239,21 @@ def test_parallel_runs_of_one_agent_each_find_their_own_base() -> None:
     assert len(library) == 20
 
 
+def test_readings_of_one_history_made_at_once_leave_one() -> None:
+    library, dialect = Library(), Plain()
+    history = [message(f"{n} " + "x" * 900, "assistant" if n % 2 else "user") for n in range(50)]
+    library.read(dialect, exchange(0), body(history))
+    for number in range(10, 90, 4):
+        under_way = [library.slices(dialect, exchange(number + n), body(history)) for n in range(4)]
+        ended = 0
+        while ended < len(under_way):
+            ended = sum(next(one, "end") == "end" for one in under_way)
+    assert len(library) == 1
+    again = library.read(dialect, exchange(99), body([*history, message("more")]))
+    assert again.request.shared == 50
+    assert dialect.messages_read == 51
+
+
 def test_tenants_share_no_reading() -> None:
     library, dialect = Library(), Plain()
     library.read(dialect, exchange(0), body([message("hi")]))
