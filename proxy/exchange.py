@@ -143,10 +143,9 @@ class LiveExchange:
                     return
                 if shell.look is not None or len(body) >= JOIN_BELOW:
                     await self._read(body)
-                if shell.opened != self._exchange.number:  # others were whole before this one
-                    self._exchange = replace(self._exchange, number=shell.opened)
-            shell.opened += 1
-            opened = watch.open(self._exchange, body)
+                opened = await shell.pulse.rounds.through(lambda: self._open(body))
+            else:
+                opened = self._open(None)
             if shell.keep is not None and opened is not None and opened.unsaved:
                 await self._keep(shell.keep, opened)
             if shell.admit is not None and opened is not None:
@@ -178,7 +177,7 @@ class LiveExchange:
         finally:
             self.relay.leave()
             request.discard()
-            watch.close(end)
+            watch.close(self.relay.ending or end, self.relay.ended_ns)
             shell.draining.discard(self)
             shell.open_exchanges -= 1
 
@@ -203,6 +202,14 @@ class LiveExchange:
             self._id, shell.opened, head, route.upstream, route.path, arrived_ns, identity
         )
         return route
+
+    def _open(self, body: bytes | None) -> Opened | None:
+        """Begin to watch, under the exchange's number by now: others may have been whole before it."""
+        shell = self._shell
+        if body is not None and shell.opened != self._exchange.number:
+            self._exchange = replace(self._exchange, number=shell.opened)
+        shell.opened += 1
+        return self._watch.open(self._exchange, body)
 
     async def _again(
         self, again: Callable[[Exchange, bytes], Awaitable[Reply | None]], body: bytes

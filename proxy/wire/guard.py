@@ -268,14 +268,14 @@ class Watch:
         if self._opened is not None and self.end is None:
             self._opened.failure = words
 
-    def close(self, end: EndKind) -> None:
-        """The first call counts."""
+    def close(self, end: EndKind, ended_ns: int = 0) -> None:
+        """The first call counts. ``ended_ns``: when, if not just now."""
         if self.end is not None:
             return
         self.end = end
         if self._opened is not None:
             try:
-                self._opened.close(end, time.time_ns())
+                self._opened.close(end, ended_ns or time.time_ns())
             except Exception as error:  # noqa: BLE001
                 self.fault("close", error)
             self._opened.on_cut = None

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from proxy.model import Head
 from proxy.wire.heads import Framing
+from proxy.wire.rounds import Rounds
 
 
 class BadRequest(Exception):
@@ -32,9 +33,9 @@ HOLD_TURN = 8
 
 
 class Pulse:
-    """What all connections of a server share: the loop, a coarse clock, how many answers are under way."""
+    """What all connections of a server share: the loop, a coarse clock, whose turn it is, open answers."""
 
-    __slots__ = ("loop", "now", "open_streams", "stopping")
+    __slots__ = ("loop", "now", "open_streams", "rounds", "stopping")
 
     loop: asyncio.AbstractEventLoop
     """Kept because asking for it costs a system call before Python 3.12. Set at start."""
@@ -43,6 +44,7 @@ class Pulse:
         self.now = 0.0
         """The loop's time at the last sweep: near enough for every limit of the wire."""
         self.open_streams = 0
+        self.rounds = Rounds()
         self.stopping = False
 
 

@@ -364,7 +364,7 @@ def test_a_refusal_is_answered_here_and_the_connection_lives_on(proxy: Proxy, up
             assert (answer.status, answer.body) == (402, b'{"no":1}')
             assert answer.start == b"HTTP/1.1 402 Payment Required"
     assert upstream.seen == []
-    assert [seen.ends for seen in proxy.thinker.exchanges] == [["refused"], ["refused"]]
+    assert eventually(lambda: [seen.ends for seen in proxy.thinker.exchanges] == [["refused"], ["refused"]])
 
 
 @pytest.mark.parametrize("where", ["match", "open", "respond", "feed", "close"])

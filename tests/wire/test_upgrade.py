@@ -140,7 +140,7 @@ def test_WIRE_14_responses_upgrades_get_426_at_once_where_the_settings_say_so(up
         assert answer.get(b"upgrade") == b"HTTP/1.1"
         assert b'"looptap_websocket_refused"' in answer.body
         assert not upstream.heads
-        assert proxy.thinker.exchanges[0].ends == ["refused"]
+        assert eventually(lambda: proxy.thinker.exchanges[0].ends == ["refused"])
         # The same route over HTTP, and other upgrades, are not touched.
         answer = proxy.ask(request(SOCKET, b"{}"))
         assert answer is not None

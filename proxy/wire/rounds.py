@@ -1,0 +1,81 @@
+"""What thinks about requests and answers takes its turn between two looks at the sockets.
+
+Opening an exchange and closing it cost what thirty chunks do. When hundreds of streams begin or end
+at once, doing all of that first would hold up the chunks of every other stream for as long. So a round
+of the event loop does one such piece, or as many as fit in the time that the sockets took just before;
+the others wait for the next round, in the order they came.
+
+The one invariant: pieces are done in their order. A request is opened after all the answers that were
+complete when it came have been closed, since it may go on where they ended.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_LEAST_S = 0.001
+_MOST_S = 0.008
+"""What a round gives to pieces that wait: as much as its sockets took, within these bounds."""
+
+
+class Rounds:
+    """One per server; ``loop`` is set at its start."""
+
+    __slots__ = ("_left", "_running", "_waiting", "loop")
+
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = False
+        self._left = 0.0
+        """When the last round's pieces were done."""
+
+    def do(self, piece: Callable[[], None]) -> None:
+        """Do it now, if nothing was done in this round yet; else when its turn comes. It must not raise."""
+        if self._running:
+            self._waiting.append(piece)
+        else:
+            self._at_once(piece)
+
+    async def through(self, piece: Callable[[], T]) -> T:
+        """The same, waiting for what it gives. Left out where who waits is cancelled before its turn."""
+        if not self._running:
+            return self._at_once(piece)
+        mine: asyncio.Future[T] = self.loop.create_future()
+
+        def turn() -> None:
+            if not mine.done():
+                try:
+                    mine.set_result(piece())
+                except Exception as error:  # noqa: BLE001 - it belongs to who waits
+                    mine.set_exception(error)
+
+        self._waiting.append(turn)
+        return await mine
+
+    def _at_once(self, piece: Callable[[], T]) -> T:
+        self._running = True
+        self.loop.call_soon(self._next)
+        try:
+            return piece()
+        finally:
+            self._left = time.perf_counter()
+
+    def _next(self) -> None:
+        waiting = self._waiting
+        if not waiting:
+            self._running = False
+            return
+        began = time.perf_counter()
+        until = began + min(max(began - self._left, _LEAST_S), _MOST_S)
+        self.loop.call_soon(self._next)
+        while waiting:
+            waiting.popleft()()
+            self._left = time.perf_counter()
+            if self._left >= until:
+                break

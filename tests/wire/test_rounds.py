@@ -1,0 +1,108 @@
+"""Pieces of thinking and chunks take turns, and pieces keep their order."""
+
+import asyncio
+import contextlib
+import socket
+import time
+
+import pytest
+
+from proxy.wire.rounds import Rounds
+
+
+def rounds() -> Rounds:
+    made = Rounds()
+    made.loop = asyncio.get_running_loop()
+    return made
+
+
+def busy(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+async def test_a_lone_piece_is_done_at_once_and_without_a_wait() -> None:
+    ours, done = rounds(), list[int]()
+    ours.do(lambda: done.append(1))
+    assert done == [1]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waited = ours.through(lambda: done.append(2))
+    with pytest.raises(StopIteration):
+        waited.send(None)
+    assert done == [1, 2]
+
+
+async def test_pieces_are_done_in_the_order_they_came() -> None:
+    ours, done = rounds(), list[int]()
+
+    async def one(number: int) -> int:
+        return await ours.through(lambda: done.append(number) or number)
+
+    tasks = []
+    for number in range(0, 40, 2):
+        tasks.append(asyncio.create_task(one(number)))
+        await asyncio.sleep(0)
+        ours.do(lambda number=number: done.append(number + 1))  # type: ignore[misc]
+    assert await asyncio.gather(*tasks) == list(range(0, 40, 2))
+    async with asyncio.timeout(10):
+        while len(done) < 40:
+            await asyncio.sleep(0)
+    assert done == list(range(40))
+
+
+async def test_sockets_are_looked_at_between_long_pieces() -> None:
+    ours, seen = rounds(), list[str]()
+    left, right = socket.socketpair()
+    for end in (left, right):
+        end.setblocking(False)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(right, lambda: seen.append(f"chunk {right.recv(1)!r}"))
+
+    def piece(number: int) -> None:
+        seen.append(f"piece {number}")
+        left.send(b"%d" % number)
+        busy(0.01)
+
+    with contextlib.closing(left), contextlib.closing(right):
+        for number in range(4):
+            ours.do(lambda number=number: piece(number))  # type: ignore[misc]
+        async with asyncio.timeout(10):
+            while len(seen) < 8:
+                await asyncio.sleep(0.001)
+        loop.remove_reader(right)
+    for number in range(2, 4):  # a loop may have one piece ahead of the sockets, never two
+        assert seen.index(f"chunk {b'%d' % (number - 2)!r}") < seen.index(f"piece {number}")
+
+
+async def test_short_pieces_share_a_round() -> None:
+    ours, at = rounds(), list[int]()
+    passed = 0
+
+    def count() -> None:
+        nonlocal passed
+        passed += 1
+        asyncio.get_running_loop().call_soon(count)
+
+    count()
+    for _ in range(50):
+        ours.do(lambda: at.append(passed))
+    async with asyncio.timeout(10):
+        while len(at) < 50:
+            await asyncio.sleep(0)
+    assert len(set(at)) < 25
+
+
+async def test_who_left_before_its_turn_is_left_out_and_a_fault_belongs_to_who_waits() -> None:
+    ours, done = rounds(), list[str]()
+    gone = asyncio.create_task(ours.through(lambda: done.append("gone")))
+    failing = asyncio.create_task(ours.through(lambda: 1 // 0))
+    last = asyncio.create_task(ours.through(lambda: done.append("last")))
+    ours.do(lambda: None)
+    ours.do(lambda: gone.cancel() and None)
+    with pytest.raises(ZeroDivisionError):
+        await failing
+    await last
+    assert done == ["last"]
+    assert gone.cancelled()
