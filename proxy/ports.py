@@ -55,6 +55,13 @@ class ResponseDecoder(Protocol):
         """Take decoded body bytes (content encoding undone). Never raises on odd content."""
         ...
 
+    def repeats(self, data: bytes) -> bool:
+        """Take these bytes if they are nothing but what the stream repeats, and complete no item.
+
+        Several chunks can come at once; False: nothing was taken, ``feed`` them one by one.
+        """
+        ...
+
     @property
     def whole(self) -> bool:
         """What was fed so far is all of the reply, whatever may still be sent behind it."""

@@ -32,6 +32,9 @@ class Failing:
             raise ZeroDivisionError("a bug")
         return ()
 
+    def repeats(self, data: bytes) -> bool:
+        raise ZeroDivisionError("a bug")
+
     @property
     def whole(self) -> bool:
         return False
@@ -51,6 +54,9 @@ class Counting:
         self.bytes += len(data)
         self.items.append(Item("text", "assistant", str(len(data))))
         return [Event("item", self.items[-1])]
+
+    def repeats(self, data: bytes) -> bool:
+        return False
 
     @property
     def whole(self) -> bool:

@@ -72,9 +72,15 @@ class Heard:
     def _read_along(self, tap: Tap) -> list[Event]:
         """Show the tap what has come since it looked last."""
         unread, self._unread = self._unread, []
-        if self._kept is not None and unread:
-            # small chunks joined: on its own each costs as much again in objects, at hundreds of streams
-            self._kept.append(unread[0][0] if len(unread) == 1 else b"".join([data for data, _ in unread]))
+        if len(unread) > 1:
+            # kept joined, too: small chunks cost as much again in objects, at hundreds of streams
+            joined = b"".join([data for data, _ in unread])
+            if self._kept is not None:
+                self._kept.append(joined)
+            if tap.repeats(joined, unread[-1][1]):
+                return []
+        elif unread and self._kept is not None:
+            self._kept.append(unread[0][0])
         found: list[Event] = []
         for data, now_ns in unread:
             for event in tap.feed(data, now_ns):

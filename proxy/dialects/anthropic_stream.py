@@ -82,9 +82,7 @@ class AnthropicDecoder:
 
     def feed(self, data: bytes) -> Sequence[Event]:
         """Take plain body bytes."""
-        if self._growing is not None and (more := self._refrain.again(data)) is not None:
-            add, block = self._growing
-            add(self, block, more)
+        if self.repeats(data):
             return ()
         frames = self._framing.feed(data)
         self._refrain.between(self._framing.at_rest)
@@ -99,6 +97,19 @@ class AnthropicDecoder:
             if self._refrain.learn(data, frames[0], piece):
                 self._growing = (add, block)
         return self._events
+
+    def repeats(self, data: bytes) -> bool:
+        """Take the bytes if they are further deltas like the one that was learned from."""
+        if self._growing is None or (pieces := self._refrain.again(data)) is None:
+            return False
+        add, block = self._growing
+        more = "".join(pieces)
+        if self._kept + len(more) <= _MAX_KEPT and block.size + len(more) <= _MAX_ARGUMENTS:
+            add(self, block, more)
+        else:  # what is kept ends within a piece's bounds, however the pieces came
+            for piece in pieces:
+                add(self, block, piece)
+        return True
 
     @property
     def whole(self) -> bool:

@@ -97,9 +97,7 @@ class ChatDecoder:
 
     def feed(self, data: bytes) -> Sequence[Event]:
         """Take decoded body bytes."""
-        if (more := self._refrain.again(data)) is not None:
-            self._chars += len(more)
-            self._text.add(more)
+        if self.repeats(data):
             return ()
         frames = self._framing.feed(data)
         self._refrain.between(self._framing.at_rest)
@@ -112,6 +110,16 @@ class ChatDecoder:
         if self._piece and len(frames) == 1 and not events:
             self._refrain.learn(data, frames[0], self._piece)
         return events
+
+    def repeats(self, data: bytes) -> bool:
+        """Take the bytes if they are further chunks that only say more."""
+        pieces = self._refrain.again(data)
+        if pieces is None:
+            return False
+        more = "".join(pieces)
+        self._chars += len(more)
+        self._text.add(more)
+        return True
 
     @property
     def whole(self) -> bool:

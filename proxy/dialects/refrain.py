@@ -2,13 +2,13 @@
 
 Nearly every chunk of a streamed reply is such an event, and to split, name and parse it costs three
 times what its few new words do. So the decoder shows a ``Refrain`` an event that it has just read;
-later chunks which begin and end like that one are read as the string between, and as nothing else.
+later chunks which begin and end like that one are read as the strings between, and as nothing else.
 
 Lives here: where the string stands, and whether a chunk fits. Lives elsewhere: what the string is.
 
 The one invariant: a chunk that fits would have been read as that same event with another string. The
 place is proved at the start, by reading the event again with a string of our own in it; afterwards only
-a whole JSON string fits between two texts of which each event is made.
+whole JSON strings fit between the two texts of which each event is made.
 """
 
 from typing import Any
@@ -28,29 +28,35 @@ _PROBE_JSON = orjson.dumps(_PROBE)
 class Refrain:
     """What one stream repeats, once that is known. Made with the decoder."""
 
-    __slots__ = ("_after", "_before", "_end", "_left", "_ready", "_start")
+    __slots__ = ("_after", "_before", "_joint", "_left", "_ready")
 
     def __init__(self) -> None:
         self._before = b""
         """Up to the string's first quote, with it; empty: not known."""
         self._after = b""
         """From the string's last quote on, with it."""
-        self._start = self._end = 0
+        self._joint = b""
+        """Between two such strings."""
         self._left = _TRIES
         self._ready = False
 
-    def again(self, data: bytes) -> str | None:
-        """The string, where this chunk is the event once more; None: read it with care."""
+    def again(self, data: bytes) -> list[str] | None:
+        """The strings, where these bytes are the event again, once or more often; None: read them with care."""
         if not self._ready or not data.startswith(self._before) or not data.endswith(self._after):
             return None
-        end = len(data) - self._end
-        if not self._start < end <= _LONGEST:
+        end = len(data) - len(self._after)
+        if not len(self._before) < end <= _LONGEST:
             return None
+        pieces: list[str] = []
         try:
-            piece: str = orjson.loads(data[self._start : end])
+            for raw in data[len(self._before) : end].split(self._joint):
+                piece: str = orjson.loads(b'"%b"' % raw)
+                if not piece:
+                    return None
+                pieces.append(piece)
         except ValueError:
             return None
-        return piece or None
+        return pieces
 
     def between(self, at_rest: bool) -> None:
         """A chunk was read with care; whether its end is the end of an event."""
@@ -69,7 +75,7 @@ class Refrain:
         if _events(data) != [frame] or not _differs_in(before + _PROBE_JSON + after, frame, literal):
             return False
         self._before, self._after = before + b'"', b'"' + after
-        self._start, self._end = at, len(after)
+        self._joint = self._after + self._before
         self._ready = True
         return True
 

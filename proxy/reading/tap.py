@@ -74,6 +74,22 @@ class Tap:
             self._stop(str(problem))
         return events
 
+    def repeats(self, data: bytes, now_ns: int) -> bool:
+        """Take several chunks at once, where they complete nothing; False: feed them one by one."""
+        decoder = self._decoder
+        if decoder is None or self._decoding is not None or self._size + len(data) > self._limit:
+            return False
+        try:
+            taken = decoder.repeats(data)
+        except Exception as error:  # noqa: BLE001 - a decoder's bug must not cost traffic
+            self.fault = error
+            self._decoder = None
+            return True
+        if taken:
+            self._size += len(data)
+            self._last_ns = now_ns
+        return taken
+
     @property
     def whole(self) -> bool:
         """All of the reply has been read, though its connection may go on."""
