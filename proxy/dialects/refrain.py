@@ -41,7 +41,7 @@ class Refrain:
         self._ready = False
 
     def again(self, data: bytes) -> list[str] | None:
-        """The strings, where these bytes are the event again, once or more often; None: read them with care."""
+        """The strings, where these bytes are the event once or more; None: read them with care."""
         if not self._ready or not data.startswith(self._before) or not data.endswith(self._after):
             return None
         end = len(data) - len(self._after)
