@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from proxy.stores.ledger_memory import MemoryLedger
-from tests.bench import core, judge, ledger, reading, record, refusals
+from tests.bench import along, core, judge, ledger, reading, record, refusals
 
 
 def test_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +23,11 @@ def test_thinking_and_judging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_reading_a_history() -> None:
     assert min(reading.run("marks", 0.01)) > 0
+
+
+@pytest.mark.parametrize("name", along.STREAMS)
+def test_reading_along(name: str) -> None:
+    assert along.measure(name, runs=1).startswith(name)
 
 
 async def test_a_ledger_and_what_storms_ask() -> None:
