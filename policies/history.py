@@ -5,9 +5,9 @@ bound their reasoning to it (``prefix_changed``, told here and nowhere else; whi
 they refuse, stands in ``thinking_rules``). Everything is compared in normal form, so that cache
 marks, key order, white space and string against one-block content are no change.
 
-Lawful and silent: what is appended; a new epoch (a summary in place of the history); another model;
-Claude Code's attribution block; ``instructions`` where they are for one request only; tools that a
-tool search loads; reminders in results, where nothing is bound to them.
+Lawful and silent: what is appended; what the provider held until now; a new epoch (a summary in place
+of the history); another model; Claude Code's attribution block; ``instructions`` where they are for
+one request only; tools that a tool search loads; reminders in results, where nothing is bound to them.
 
 The baseline is the last request that got a whole reply: what a refused or broken attempt said was
 never anybody's prefix. What it cost is known when the reply has come (``cache_lost``).
@@ -75,6 +75,8 @@ class History(Policy):
             return NOTHING
         if view.relation not in ("attempt", "continue", "epoch") or not memory:
             return NOTHING
+        if memory.get("held") or (view.answered is not None and view.answered.held is not None):
+            return NOTHING  # the provider held what stood before the last one
         if memory.get("model") != request.model or memory.get("thread") != view.thread:
             return NOTHING  # another model caches and binds anew; a fork begins a history of its own
         rules = _rules(request, view.upstream)
@@ -137,6 +139,7 @@ class History(Policy):
         memory = {
             "thread": view.thread,
             "model": request.model,
+            "held": request.held is not None,
             "messages": len(request.messages),
             "chain": request.chain[-1].hex() if request.chain else "",
             "system": _system_name(request, _rules(request, view.upstream)),

@@ -184,6 +184,18 @@ def test_what_a_failed_attempt_said_is_nobodys_prefix(tmp_path: Path) -> None:
     assert [one[0] for one in found] == [3]
 
 
+def test_a_whole_history_behind_one_that_the_provider_held_is_lawful(tmp_path: Path) -> None:
+    # Anthropic's tool runner: steps of a turn name the reply before them, each turn begins with all of it
+    step, answer = use("1"), user(result("1"))
+    held = {"type": "continue", "previous_message_id": "msg_1"}
+    rows = [
+        messages([FIRST], step, system=SYSTEM, thread={"type": "create"}),
+        messages([answer], text("Done."), tools=None, thread=held),
+        messages([FIRST, assistant(step), answer, assistant(text("Done.")), FIRST], system=SYSTEM),
+    ]
+    assert told(rows, tmp_path, History()) == []
+
+
 def test_instructions_of_gpt_6_2_are_for_one_request(tmp_path: Path) -> None:
     def rows(model: str) -> list[dict[str, Any]]:
         made = []
