@@ -52,9 +52,8 @@ from proxy.tracking.placing import (
     asks_to_compact,
     is_side_call,
     search,
-    served_by,
-    task_of,
 )
+from proxy.tracking.retelling import served_by, task_of
 from proxy.tracking.threads import Call, Step, Thread, Turn, said
 from proxy.tracking.turns import (
     JOINS_REFUSED_NS,
@@ -62,6 +61,7 @@ from proxy.tracking.turns import (
     delta_of,
     ending,
     goes_on,
+    handed_over,
     left_open,
     move,
     pair,
@@ -161,7 +161,7 @@ class Tracker(Course):
             pending=bool(pending),
             turn_open=thread.turn is not None and thread.turn.open,
             since_refusal_ns=since_refusal(thread, now_ns),
-            continues=goes_on(thread, match, request.hints.turn),
+            continues=goes_on(thread, match, request.hints.turn) or handed_over(thread, request, pending),
         )
         turn, new_turn = self._turn_for(thread, what, arrival)
         if match.relation == "epoch":
@@ -368,6 +368,7 @@ class Tracker(Course):
         step.reply = fold(step.ask, reply.items)
         step.said = said(reply.items)
         step.summaries = tuple(i.digest for i in reply.items if i.kind == "compaction" and i.digest)
+        step.item_ids = frozenset(item.item_id for item in reply.items if item.item_id)
         step.text = reply_text(reply.items)
         step.calls = _calls(reply)
         step.response_id = reply.response_id

@@ -18,6 +18,8 @@ _NOTHING = re.compile(r"^[\s\[\](){}.]*(empty|no content|none|null)?[\s\w\[\](){
 _SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
 _ENOUGH = 24
 """Characters from which a quotation is evidence and no accident."""
+_SENTENCE = 3
+"""Blanks from which it is no path and no single command."""
 
 
 def reply_text(items: Sequence[Item]) -> str:
@@ -29,7 +31,9 @@ def reply_text(items: Sequence[Item]) -> str:
 def resembles(step: Step, came_back: Sequence[Item]) -> bool:
     """Whether assistant items read as what this step's reply said."""
     calls = [item for item in came_back if item.kind == "tool_call"]
-    if _share_calls(step.calls, calls):
+    if _share_calls(step.calls, calls) or any(
+        refers(item) and item.item_id in step.item_ids for item in came_back
+    ):
         return True
     text = _plain(reply_text(came_back))
     sent = _plain(step.text)
@@ -37,7 +41,12 @@ def resembles(step: Step, came_back: Sequence[Item]) -> bool:
         return _NOTHING.match(text) is not None
     if text and sent and (text.startswith(sent) or sent.startswith(text) or text in sent or sent in text):
         return True
-    return any(_tells(call, text) for call in step.calls)
+    return any(tells(call, text) for call in step.calls)
+
+
+def refers(item: Item) -> bool:
+    """Whether an item stands for another by its id (Responses)."""
+    return item.form == "item_reference"
 
 
 def _share_calls(known: Sequence[Call], calls: Sequence[Item]) -> bool:
@@ -49,7 +58,7 @@ def _share_calls(known: Sequence[Call], calls: Sequence[Item]) -> bool:
     )
 
 
-def _tells(call: Call, text: str) -> bool:
+def tells(call: Call, text: str) -> bool:
     """A call told as text: its id or arguments stand in it, or the text is its arguments."""
     if not text:
         return False
@@ -110,6 +119,18 @@ def tasked(written: Sequence[str], call: Call) -> bool:
         for text in written
         if len(text) <= len(arguments) + 2
     )
+
+
+def carries(texts: Sequence[str], call: Call) -> bool:
+    """Whether a new history's first texts are a template around a sentence that a pending call hands on."""
+    value = _value(call.arguments)
+    said = [one.strip() for one in value.values() if isinstance(one, str)] if isinstance(value, dict) else []
+    return any(repeats(texts, one) for one in said if one.count(" ") >= _SENTENCE)
+
+
+def unheard(reply: str, prompt: str) -> str:
+    """The lines of a reply that its prompt did not hold already."""
+    return "\n".join(line for line in reply.splitlines() if line.strip() not in prompt)
 
 
 def shared_lines(texts: Sequence[str], reply: str) -> bool:

@@ -25,17 +25,9 @@ from typing import Literal
 from proxy.model import Item, MatchedBy, Message, ModelRequest
 from proxy.reading.library import SEED, fold
 from proxy.structs import struct
-from proxy.tracking.likeness import (
-    as_argument,
-    opening,
-    quotes,
-    repeats,
-    reply_text,
-    resembles,
-    shared_lines,
-    tasked,
-)
-from proxy.tracking.threads import CLIPPED, Call, Scope, Step, Thread, instructions, said, same_client
+from proxy.tracking.likeness import opening, quotes, refers, reply_text, resembles
+from proxy.tracking.retelling import FRESH_NS, grown_from, task_of
+from proxy.tracking.threads import Scope, Step, Thread, instructions, said, same_client
 from proxy.tracking.twins import asked_otherwise, contradicts, naming, newest_ids, shared_ids, waits
 
 Relation = Literal["attempt", "continue", "epoch", "fork", "sibling", "new"]
@@ -48,8 +40,6 @@ _SAYS_ENOUGH = 16
 """Characters of a reply from which its return is evidence by itself."""
 _AS_SENT = 6
 """Rank of a thread whose newest reply came back as it was sent."""
-_FRESH_NS = 900_000_000_000
-_BESIDE_NS = 10_000_000_000
 
 _AGENTS = frozenset(
     {"claude-code", "codex", "gemini-cli", "opencode", "qwen-code", "cline", "pi", "aider", "crush"}
@@ -103,6 +93,7 @@ def search(scope: Scope, request: ModelRequest, ask: bytes, now_ns: int) -> Matc
         or _by_calls(scope, request)
         or _by_summary(scope, request, now_ns)
         or _by_hints(scope, request)
+        or _by_growth(scope, request, now_ns)
         or NEW
     )
 
@@ -250,8 +241,11 @@ def _went_on(
 
 def _after_ask(scope: Scope, request: ModelRequest, name: bytes, at: int) -> Iterator[tuple[int, Match]]:
     """What was sent is known, and something other than the reply as we read it follows."""
-    came_back, behind = _run(request.messages, at + 1)
-    after = request.messages[at + 1 :]
+    start = at + 1
+    while start > 1 and any(refers(item) for item in request.messages[start - 1].items):
+        start -= 1  # has the name of what precedes it, and stands for the reply
+    came_back, behind = _run(request.messages, start)
+    after = request.messages[start:]
     follows = any(item.digest and item.kind != "system" for message in after for item in message.items)
     if not follows and not came_back:
         return  # the very same request
@@ -384,7 +378,7 @@ def _by_summary(scope: Scope, request: ModelRequest, now_ns: int) -> Match | Non
     texts = opening(request)
     names = frozenset(tool.name for tool in request.tools)
     for step in reversed(scope.recent):
-        if step.forgotten or now_ns - step.ended_ns > _FRESH_NS:
+        if step.forgotten or now_ns - step.ended_ns > FRESH_NS:
             continue
         thread = _subject(scope, step)
         if thread is None or thread.last is None or same_client(thread, request.hints) is False:
@@ -416,6 +410,12 @@ def _by_hints(scope: Scope, request: ModelRequest) -> Match | None:
     return Match("epoch", thread.last, "hint", _known_begin(request))
 
 
+def _by_growth(scope: Scope, request: ModelRequest, now_ns: int) -> Match | None:
+    """A loop that writes all it knows into one prompt: the last message is its history and news in one."""
+    step = grown_from(scope, request, now_ns)
+    return Match("epoch", step, "content", len(request.messages) - 1) if step is not None else None
+
+
 def _named(scope: Scope, request: ModelRequest) -> Thread | None:
     """The thread that the client names, where the request is one of the loop and not beside it."""
     hints = request.hints
@@ -437,18 +437,6 @@ def _known_begin(request: ModelRequest) -> int:
 # -- what kind of thread is born
 
 
-def task_of(scope: Scope, request: ModelRequest) -> tuple[Step, Call] | None:
-    """The pending call that this new history was begun for (a sub-agent's task)."""
-    if not scope.waiting:
-        return None
-    written = [as_argument(text) for text in opening(request) if len(text) < CLIPPED]
-    for step in reversed(scope.waiting.values()):
-        for call in step.pending:
-            if tasked(written, call):
-                return step, call
-    return None
-
-
 def asks_to_compact(request: ModelRequest) -> bool:
     """Whether the request only wants the history summed up."""
     return request.hints.kind == "compaction" or request.operation == "compact"
@@ -467,33 +455,3 @@ def is_side_call(scope: Scope, request: ModelRequest) -> bool:
         return False
     main = scope.agents.get((hints.session, None)) if hints.session is not None else None
     return request.output_schema or (main is not None and bool(main.tools))
-
-
-def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
-    """The running thread that an unnamed tool-less call of another model quotes.
-
-    Lines of its reply (a commit message), or, for an answer bound to a form, its task (a title).
-    """
-    if request.tools or request.hints.session is not None:
-        return None
-    texts, model, since_ns = opening(request), request.model, now_ns - _BESIDE_NS
-    for step in reversed(scope.recent):
-        if step.ended_ns < since_ns:
-            break
-        if step.model == model or step.forgotten or step.thread.kind == "side":
-            continue
-        if shared_lines(texts, step.text):
-            return step.thread
-    for step in reversed(scope.waiting.values()) if request.output_schema else ():
-        if now_ns - step.ended_ns > _BESIDE_NS:
-            break
-        if step.model != request.model and _has_task(step.thread, texts):
-            return step.thread
-    return None
-
-
-def _has_task(thread: Thread, texts: Sequence[str]) -> bool:
-    """Whether texts carry what an agent was asked."""
-    if thread.request is None or not thread.tools or thread.kind == "side":
-        return False
-    return any(repeats(texts, asked.strip()) for asked in opening(thread.request))

@@ -177,6 +177,8 @@ class Step:
     """Name of the reply's content alone."""
     summaries: tuple[bytes, ...] = ()
     """Names of the provider's summary blocks in the reply, each found by itself."""
+    item_ids: frozenset[str] = frozenset()
+    """The provider's ids of what its reply said, by which a client may refer to it."""
     text: str = ""
     calls: Sequence[Call] = ()
     brought: tuple[tuple[str, bool], ...] = ()

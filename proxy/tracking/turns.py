@@ -3,8 +3,10 @@
 ========================  =============================  ====================================
 in the delta              calls pending                  the turn
 ========================  =============================  ====================================
-results of pending calls  yes                            goes on, also with text beside them
+results of pending calls  yes                            goes on, also with text beside them, or as text
+                                                         behind calls that came back as text
 only cancellations        yes, and user input follows    ends ``interrupted``; a new one opens
+user input                yes, but another agent asks    goes on
 user input                yes, none answered             ends ``superseded``; a new one opens
 user input                no                             a new one opens
 user input                no, but we refused 10 s ago    the refused turn goes on
@@ -20,9 +22,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from proxy.model import Cause, Item, ModelRequest, Outcome
-from proxy.structs import struct
+from proxy.structs import replace, struct
+from proxy.tracking.likeness import reply_text, tells
 from proxy.tracking.placing import Match
-from proxy.tracking.threads import Call, Step, Thread
+from proxy.tracking.threads import Call, Step, Thread, instructions
 
 JOINS_REFUSED_NS = 10_000_000_000
 
@@ -186,7 +189,35 @@ def delta_of(
     while at > 0 and came_back[at - 1].role == "assistant":
         at -= 1
     aliases = alias(came_back[at:], base.calls) if base is not None else {}
-    return pair(items, pending, aliases, guess=match.relation != "epoch" or known > 0)
+    delta = pair(items, pending, aliases, guess=match.relation != "epoch" or known > 0)
+    return delta if delta.answers else _in_prose(delta, came_back[at:], pending)
+
+
+def _in_prose(delta: Delta, came_back: Sequence[Item], pending: Sequence[tuple[Step, Call]]) -> Delta:
+    """Results as user text, from a client that wrote the calls of the reply out as text, too."""
+    at = next((n for n, item in enumerate(delta.items) if item.kind == "user" and item.text.strip()), None)
+    if at is None or any(item.kind in ("tool_call", "tool_result") for item in (*came_back, *delta.items)):
+        return delta
+    text, told = reply_text(came_back), delta.items[at]
+    answers = tuple(
+        (replace(told, kind="tool_result", tool=call.name), step, call)
+        for step, call in pending
+        if tells(call, text)
+    )
+    if not answers:
+        return delta
+    return Delta((*delta.items[:at], *(item for item, _, _ in answers), *delta.items[at + 1 :]), answers)
+
+
+def handed_over(thread: Thread, request: ModelRequest, pending: Sequence[tuple[Step, Call]]) -> bool:
+    """Whether another agent, with other instructions and tools, takes up a thread that waits for results.
+
+    Some frameworks drop the call that hands over from the history, and say in a user's name what it was.
+    """
+    if not pending or thread.request is None:
+        return False
+    before, after = ({tool.name for tool in one.tools} for one in (thread.request, request))
+    return before != after and instructions(thread.request) != instructions(request)
 
 
 def repeated(thread: Thread, base: Step, delta: Delta) -> Step | None:

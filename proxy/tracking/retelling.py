@@ -1,0 +1,160 @@
+"""What a request tells of a thread in prose: whose work it is, though no history of that stands in it.
+
+A sub-agent's first words are what a pending call hands on, bare or inside a template. An agent to
+whom a conversation is handed reads what the other one did as prose. A side call (title, commit
+message, summary) quotes the thread that it serves. A prompt that grows holds the last one, its
+reply and what came of it as one text. ``likeness`` compares texts; here stands which texts to compare.
+
+Pure: reads the index and changes nothing. A quotation must be long enough to be no accident, and fresh.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from proxy.model import ModelRequest
+from proxy.tracking.likeness import (
+    as_argument,
+    carries,
+    opening,
+    repeats,
+    shared_lines,
+    tasked,
+    tells,
+    unheard,
+)
+from proxy.tracking.threads import CLIPPED, Call, Scope, Step, Thread, instructions, same_client
+
+FRESH_NS = 900_000_000_000
+_BESIDE_NS = 10_000_000_000
+_LOOKED_AT = 64
+"""Threads that a side call may serve, those in use last."""
+_QUOTED_STEPS = 8
+_RETOLD = 64
+"""User texts of a conversation that was handed on."""
+_MOST_OF_IT = 0.9
+"""Share of a prompt that stays where it grows."""
+
+
+def task_of(scope: Scope, request: ModelRequest) -> tuple[Step, Call] | None:
+    """The pending call that this new history was begun for (a sub-agent's task)."""
+    if not scope.waiting:
+        return None
+    texts = opening(request)
+    written = [as_argument(text) for text in texts if len(text) < CLIPPED]
+    for step in reversed(scope.waiting.values()):
+        for call in step.pending:
+            if tasked(written, call):
+                return step, call
+    for step in reversed(scope.waiting.values()):
+        if same_client(step.thread, request.hints) is False:
+            continue
+        for call in step.pending:
+            if carries(texts, call):
+                return step, call
+        if step.pending and _retells(step, request):
+            return step, step.pending[0]
+    return None
+
+
+def _retells(step: Step, request: ModelRequest) -> bool:
+    """Whether another agent is told, behind the same first words, of the calls that this step waits for."""
+    before = step.thread.request
+    if before is None or not request.tools or step.thread.system == instructions(request):
+        return False
+    mine, texts = opening(before, _RETOLD), opening(request, _RETOLD)
+    if not mine or mine[:1] != texts[:1] or len(texts) <= len(mine):
+        return False
+    news = [text for text in texts[1:] if text not in mine]
+    return all(any(call.name in text for text in news) for call in step.pending)
+
+
+def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
+    """The running thread that an unnamed call without tools quotes.
+
+    One of another model quotes lines of its reply (a commit message), or, for an answer bound to a
+    form, its task (a title). One of any model quotes its task and what became of it (a summary).
+    """
+    if request.tools or request.hints.session is not None:
+        return None
+    texts, model, since_ns = opening(request), request.model, now_ns - _BESIDE_NS
+    for step in reversed(scope.recent):
+        if step.ended_ns < since_ns:
+            break
+        if step.model == model or step.forgotten or step.thread.kind == "side":
+            continue
+        if shared_lines(texts, step.text):
+            return step.thread
+    for step in reversed(scope.waiting.values()) if request.output_schema else ():
+        if now_ns - step.ended_ns > _BESIDE_NS:
+            break
+        if step.model != request.model and _has_task(step.thread, texts):
+            return step.thread
+    return next((thread for thread in _at_work(scope, now_ns) if _sums_up(thread, texts)), None)
+
+
+def _at_work(scope: Scope, now_ns: int) -> Iterator[Thread]:
+    """Threads whose turn goes on, or has just ended; those in use last come first."""
+    for thread in islice(reversed(scope.threads.values()), _LOOKED_AT):
+        turn, rested_ns = thread.turn, now_ns - thread.last_ns
+        if rested_ns > FRESH_NS:
+            return
+        if turn is not None and (turn.open or rested_ns <= _BESIDE_NS):
+            yield thread
+
+
+def _sums_up(thread: Thread, texts: Sequence[str]) -> bool:
+    """Whether texts are a transcript of a thread: its task, and what its steps called or said.
+
+    (The words of one step alone, once the thread rests, are a result that the next agent works with.)
+    """
+    if not _has_task(thread, texts):
+        return False
+    newest = [step for step in thread.steps[-_QUOTED_STEPS:] if step.whole]
+    if any(tells(call, text) for step in newest for call in step.calls for text in texts):
+        return True
+    quoted = sum(shared_lines(texts, step.text) for step in newest)
+    return quoted >= (1 if thread.turn is not None and thread.turn.open else 2)
+
+
+def _has_task(thread: Thread, texts: Sequence[str]) -> bool:
+    """Whether texts carry what an agent was asked."""
+    if thread.request is None or not thread.tools or thread.kind == "side":
+        return False
+    return any(repeats(texts, asked.strip()) for asked in opening(thread.request))
+
+
+def grown_from(scope: Scope, request: ModelRequest, now_ns: int) -> Step | None:
+    """The newest step whose prompt this one holds, with its reply and what came of it, as one longer text."""
+    if any(message.role == "assistant" for message in request.messages):
+        return None
+    texts = opening(request)
+    for step in reversed(scope.recent):
+        thread = step.thread
+        if now_ns - step.ended_ns > FRESH_NS:
+            return None
+        before = thread.request
+        if before is None or step.model != request.model or not thread.newest(step) or step.calls:
+            continue
+        if len(before.messages) != len(request.messages) or instructions(before) != instructions(request):
+            continue
+        if same_client(thread, request.hints) is not False and _grown(opening(before), texts, step.text):
+            return step
+    return None
+
+
+def _grown(before: Sequence[str], after: Sequence[str], reply: str) -> bool:
+    """Whether the last text is the one before with a piece put in that quotes the reply."""
+    if not before or len(before) != len(after) or before[:-1] != after[:-1]:
+        return False
+    old, new = before[-1], after[-1]
+    head = _alike(old, new)
+    tail = min(_alike(old[::-1], new[::-1]), len(old) - head)
+    if len(new) <= len(old) or head + tail < _MOST_OF_IT * len(old):
+        return False
+    return shared_lines([new[head : len(new) - tail]], unheard(reply, old))
+
+
+def _alike(one: str, other: str) -> int:
+    """How many leading characters are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
