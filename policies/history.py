@@ -262,8 +262,8 @@ def _format(request: ModelRequest) -> Any:
 def _message_change(before: ModelRequest, after: ModelRequest, *, strict: bool) -> _Change | None:
     """The first place where the old list is no prefix of the new one."""
     start = common(before, after)
-    if start >= len(before.messages):
-        return None
+    if start >= len(before.messages) or not any(assistant(message) for message in after.messages):
+        return None  # a prompt in which no model has spoken yet is written anew
     old = list(_compared(before, start, strict=strict))
     new = list(_compared(after, start, strict=strict))
     for (at, one), (index, other) in zip(old, new, strict=False):
@@ -271,7 +271,7 @@ def _message_change(before: ModelRequest, after: ModelRequest, *, strict: bool) 
             continue
         if assistant(before.messages[at]) and at == len(before.messages) - 1:
             return None  # a prefill, with the reply behind it
-        if _replaced(before, after):
+        if _replaced(before, after) or _summed_up(other, old, new):
             return None
         where = place_of(after, index, other.at)
         return _Change("message", where, _how(one, old, other, new), index, one.text, other.text)
@@ -309,6 +309,13 @@ def _replaced(before: ModelRequest, after: ModelRequest) -> bool:
     if len(old - new) <= 1 and len(after.messages) > len(before.messages):
         return False  # a short list that grew, with one thing changed in it
     return len(old & new) < _KEPT_SHARE * len(old)
+
+
+def _summed_up(other: Item, old: Sequence[tuple[int, Item]], new: Sequence[tuple[int, Item]]) -> bool:
+    """Whether new words of the user stand in the place of what a model said before, however much is kept."""
+    kept = {item.digest for _, item in new}
+    lost = any(item.role == "assistant" and item.digest not in kept for _, item in old)
+    return lost and other.kind == "user" and all(item.digest != other.digest for _, item in old)
 
 
 def _how(one: Item, old: Sequence[tuple[int, Item]], other: Item, new: Sequence[tuple[int, Item]]) -> str:

@@ -62,6 +62,15 @@ def test_a_pending_calls_sentence_in_a_template_is_a_subagents_task(
     assert len(play.shape()) == (1 if kind == "subagent" else 2)
 
 
+def test_a_subagents_task_stands_behind_a_made_up_exchange() -> None:
+    # Qwen Code begins every conversation with its surroundings and an answer that no model gave.
+    around, ack = user("This is the folder: README.md"), assistant(said("Got it. Thanks for the context!"))
+    play = Play()
+    play.step(request(around, ack, TASK), call(ID, "agent", f'{{"prompt":"{NEAR}"}}'))
+    play.step(request(WORKER, around, ack, user(NEAR), **HELPER), said("A demo."))
+    assert kinds(play) == [[("main", [[[0]]]), ("subagent", [[[1]]])]]
+
+
 def test_a_conversation_told_to_another_agent_is_that_agents_work_under_the_call() -> None:
     # Google's ADK: the agent that takes over reads the other one's part as the user's prose.
     play = Play()

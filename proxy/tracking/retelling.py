@@ -39,7 +39,7 @@ def task_of(scope: Scope, request: ModelRequest) -> tuple[Step, Call] | None:
     """The pending call that this new history was begun for (a sub-agent's task)."""
     if not scope.waiting:
         return None
-    texts = opening(request)
+    texts = [*opening(request), *_behind_examples(request)]
     written = [as_argument(text) for text in texts if len(text) < CLIPPED]
     for step in reversed(scope.waiting.values()):
         for call in step.pending:
@@ -54,6 +54,16 @@ def task_of(scope: Scope, request: ModelRequest) -> tuple[Step, Call] | None:
         if step.pending and _retells(step, request):
             return step, step.pending[0]
     return None
+
+
+def _behind_examples(request: ModelRequest) -> list[str]:
+    """The user texts behind the last assistant message: clients make up some before the first task."""
+    texts: list[str] = []
+    for message in reversed(request.messages):
+        if message.role == "assistant":
+            return texts
+        texts += [item.text for item in message.items if item.kind == "user" and item.text.strip()]
+    return []
 
 
 def _retells(step: Step, request: ModelRequest) -> bool:

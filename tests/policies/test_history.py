@@ -196,6 +196,13 @@ def test_a_whole_history_behind_one_that_the_provider_held_is_lawful(tmp_path: P
     assert told(rows, tmp_path, History()) == []
 
 
+def test_a_summary_in_front_of_a_long_tail_is_lawful(tmp_path: Path) -> None:
+    def sum_up(asked: list[Any], fields: dict[str, Any]) -> None:
+        asked[:3] = [user(text("Here is a summary: the task is to read the file, and it was read."))]
+
+    assert told(talk(sum_up, model="claude-opus-4-6"), tmp_path, History()) == []
+
+
 def test_instructions_of_gpt_6_2_are_for_one_request(tmp_path: Path) -> None:
     def rows(model: str) -> list[dict[str, Any]]:
         made = []
