@@ -116,6 +116,15 @@ def test_a_transcript_to_be_summed_up_is_a_side_call_of_its_thread() -> None:
     assert kinds(play) == [[("main", [[[0], [1], [3]]]), ("side", [[[2]]])]]
 
 
+def test_a_transcript_may_stand_in_the_instructions() -> None:
+    # Agno's session summary, after the turn has ended.
+    play = Play()
+    play.step(work(play), said("A demo of one module, with nothing else."))
+    told = f"{TRANSCRIPT}\nAI: A demo of one module, with nothing else."
+    play.step(request(system(told), user("Provide the summary."), tools=()), said("They looked at a demo."))
+    assert kinds(play) == [[("main", [[[0], [1], [2]]]), ("side", [[[3]]])]]
+
+
 def test_an_answer_that_the_next_agent_works_with_is_no_transcript() -> None:
     play = Play()
     play.step(work(play), said("A demo of one module, with nothing else."))

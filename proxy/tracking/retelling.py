@@ -99,7 +99,14 @@ def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None
             break
         if step.model != request.model and _has_task(step.thread, texts):
             return step.thread
+    texts += _instructed(request)
     return next((thread for thread in _at_work(scope, now_ns) if _sums_up(thread, texts)), None)
+
+
+def _instructed(request: ModelRequest) -> list[str]:
+    """The texts of a request's instructions, in or outside its list."""
+    inside = (item for message in request.messages if message.role == "system" for item in message.items)
+    return [item.text for item in (*request.system, *inside) if item.text.strip()]
 
 
 def _at_work(scope: Scope, now_ns: int) -> Iterator[Thread]:

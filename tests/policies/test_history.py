@@ -197,10 +197,14 @@ def test_a_whole_history_behind_one_that_the_provider_held_is_lawful(tmp_path: P
 
 
 def test_a_summary_in_front_of_a_long_tail_is_lawful(tmp_path: Path) -> None:
-    def sum_up(asked: list[Any], fields: dict[str, Any]) -> None:
-        asked[:3] = [user(text("Here is a summary: the task is to read the file, and it was read."))]
-
-    assert told(talk(sum_up, model="claude-opus-4-6"), tmp_path, History()) == []
+    one, more, last = [use("1", "cat README")], [use(str(n)) for n in (2, 3, 4)], [use("5")]
+    done = user(*(result(str(n)) for n in (2, 3, 4)))
+    asked = [FIRST, assistant(*one), user(result("1"))]
+    tail = [assistant(*more), done]
+    short = [user(text("Here is a summary: the file was read.")), *tail, assistant(*last), user(result("5"))]
+    lists, replies = ([FIRST], asked, [*asked, *tail], short), (one, more, last, [text("Done.")])
+    rows = [messages(list(sent), *said, system=SYSTEM) for sent, said in zip(lists, replies, strict=True)]
+    assert told(rows, tmp_path, History()) == []
 
 
 def test_instructions_of_gpt_6_2_are_for_one_request(tmp_path: Path) -> None:
