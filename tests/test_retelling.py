@@ -62,6 +62,24 @@ def test_a_pending_calls_sentence_in_a_template_is_a_subagents_task(
     assert len(play.shape()) == (1 if kind == "subagent" else 2)
 
 
+def test_a_subagent_that_is_called_again_works_for_the_turn_that_calls() -> None:
+    # AutoGen's AgentTool: the helper keeps its conversation from one call to the next.
+    play, more = Play(), "Count to three for me now."
+    first, near = request(TASK), request(WORKER, user(NEAR), **HELPER)
+    play.step(first, call(ID, "helper", f'{{"task":"{NEAR}"}}'))
+    begun = play.step(near, said("A demo.")).step_state.thread.root_turn()
+    second = grown(first, assistant(call(ID, "helper", f'{{"task":"{NEAR}"}}')), results(result(ID)))
+    play.step(second, said("It is a demo."))
+    third = grown(second, assistant(said("It is a demo.")), user("And count."))
+    play.step(third, call(OTHER, "helper", f'{{"task":"{more}"}}'))
+    placed = play.step(grown(near, assistant(said("A demo.")), user(more)), said("1 2 3"))
+    assert kinds(play) == [[("main", [[[0], [2]], [[3]]]), ("subagent", [[[1]], [[4]]])]]
+    root = placed.step_state.thread.root_turn()
+    assert begun is not None
+    assert root is not None
+    assert (begun.index, root.index, root.thread.kind) == (0, 1, "main")
+
+
 def test_a_subagents_task_stands_behind_a_made_up_exchange() -> None:
     # Qwen Code begins every conversation with its surroundings and an answer that no model gave.
     around, ack = user("This is the folder: README.md"), assistant(said("Got it. Thanks for the context!"))

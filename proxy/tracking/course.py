@@ -116,6 +116,9 @@ class Course:
             self.new_id("trn_", arrival.exchange.id), thread.turns, thread, began_ns=now_ns, last_ns=now_ns
         )
         previous = thread.turn
+        parent = thread.scope.threads.get(thread.parent or "") if thread.kind == "subagent" else None
+        if parent is not None and parent.turn is not None and parent.turn.open:
+            thread.parent_turn = parent.turn  # who is called again works for the turn that calls
         thread.turns += 1
         thread.turn = turn
         self.emit(telling.turn_start(turn, arrival.exchange, previous, now_ns))
