@@ -123,7 +123,7 @@ def tasked(written: Sequence[str], call: Call) -> bool:
 
 def carries(texts: Sequence[str], call: Call) -> bool:
     """Whether a new history's first texts are a template around a sentence that a pending call hands on."""
-    value = _value(call.arguments)
+    value = _value(call.arguments) if len(call.arguments) < CLIPPED else None
     said = [one.strip() for one in value.values() if isinstance(one, str)] if isinstance(value, dict) else []
     return any(repeats(texts, one) for one in said if one.count(" ") >= _SENTENCE)
 

@@ -27,7 +27,7 @@ from proxy.tracking.threads import CLIPPED, Call, Scope, Step, Thread, instructi
 FRESH_NS = 900_000_000_000
 _BESIDE_NS = 10_000_000_000
 _LOOKED_AT = 64
-"""Threads that a side call may serve, those in use last."""
+"""Threads that a side call may serve, and steps that an agent may work for: those in use last."""
 _QUOTED_STEPS = 8
 _RETOLD = 64
 """User texts of a conversation that was handed on."""
@@ -45,7 +45,7 @@ def task_of(scope: Scope, request: ModelRequest) -> tuple[Step, Call] | None:
         for call in step.pending:
             if tasked(written, call):
                 return step, call
-    for step in reversed(scope.waiting.values()):
+    for step in islice(reversed(scope.waiting.values()), _LOOKED_AT):
         if same_client(step.thread, request.hints) is False:
             continue
         for call in step.pending:
