@@ -201,6 +201,7 @@ class ChatDecoder:
                 self._whole, self._ended = True, self._chars
                 self._announce(events, done=True)
         if self._response_id is None or chunk.get("usage") or chunk.get("x_groq"):
+            self._piece = ""  # what it tells about the reply may have changed in between
             known = self._usage
             self._about(chunk)
             if self._usage is not known:

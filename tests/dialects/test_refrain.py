@@ -126,12 +126,24 @@ def test_most_of_a_stream_is_read_without_care(make: Any, frames: list[Frame]) -
     assert len([piece for piece in taken if piece is not None]) == 8
 
 
+def test_what_a_chunk_tells_of_its_reply_is_told_again_by_the_next_one_like_it() -> None:
+    said = [{"provider": "a", "choices": [{"delta": {"content": f" {n}"}}]} for n in range(4)]
+    frames = [*said[:2], {"provider": "b", "choices": []}, *said[2:]]
+    both(ChatDecoder, [written(frame, False, False, "\n") for frame in frames])
+
+
 def test_a_string_that_stands_elsewhere_too_teaches_nothing() -> None:
     refrain = Refrain()
     twice = b'data: {"a":"x","b":"x"}\n\n'
     assert not refrain.learn(twice, ("", b'{"a":"x","b":"x"}'), "x")
     hidden = b'data: {"a":"x","b":"\\u0078"}\n\n'
     assert not refrain.learn(hidden, ("", b'{"a":"x","b":"\\u0078"}'), "x")
+    overridden = b'{"a":"x","a":"\\u0078"}'
+    assert not refrain.learn(b"data: %b\n\n" % overridden, ("", overridden), "x")
+    noted = b': "x"\ndata: {"a":"\\u0078"}\n\n'
+    assert not refrain.learn(noted, ("", b'{"a":"\\u0078"}'), "x")
+    deep = b'{"a":"x","b":%b%b}' % (b"[" * 300, b"]" * 300)
+    assert not refrain.learn(b"data: %b\n\n" % deep, ("", deep), "x")
     half = b'data: {"a":"x"}\n'
     assert not refrain.learn(half, ("", b'{"a":"x"}'), "x")
     assert refrain.learn(b'data: {"a":"x"}\n\n', ("", b'{"a":"x"}'), "x")
