@@ -231,9 +231,6 @@ class LiveExchange:
             await asyncio.sleep(0)
             if look is not None and opened is not None:
                 await look(self._exchange, opened)
-        except asyncio.CancelledError:
-            watch.drop()
-            raise
         except Exception as error:  # noqa: BLE001 - ours: what is known here has to do
             self._shell.faults.caught("look", error)
 
@@ -343,7 +340,7 @@ class LiveExchange:
         view = memoryview(body)
         for at in range(0, len(body), SLICE):
             await asyncio.sleep(0)
-            if self.relay.done.done():
+            if not self.relay.is_waiting:
                 return
             connection.send_body(view[at : at + SLICE], last=at + SLICE >= len(body))
 
@@ -392,8 +389,10 @@ class LiveExchange:
     def reusable(self) -> bool:
         return self.relay.reusable
 
-    def cancel(self) -> None:
+    def cancel(self) -> "asyncio.Task[None]":
+        """Give it up; the task that still has to come to its end."""
         self._task.cancel()
+        return self._task
 
     def sweep(self, now: float) -> None:
         """Has anything waited for too long?"""

@@ -131,9 +131,8 @@ class Server:
             self._all_gone.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_gone.wait(), grace_s)
-        for exchange in list(self.shell.draining):
-            exchange.cancel()
-        tasks = [task for connection in list(self._connections) for task in connection.cut()]
+        tasks = [exchange.cancel() for exchange in list(self.shell.draining)]
+        tasks += [task for connection in list(self._connections) for task in connection.cut()]
         if tasks:
             await asyncio.wait(tasks, timeout=5)
         if self._sweeper is not None:

@@ -36,6 +36,7 @@ async def test_a_reply_is_cut_in_time_unless_all_of_it_has_come(dialect: Dialect
     play = loop.ask(Said(0, text="an answer", calls=("one",)))
     opened = await house.ask(play.target, play.request_body, ahead_ns=HOUR_NS)  # however slow this machine is
     assert isinstance(opened, Opened)
+    opened.on_cut = lambda: None
     opened.respond(ResponseHead(200, b"OK", ((b"content-type", b"text/event-stream"),)), 1)
     events = EVENT.findall(play.response)
     for event in events[: len(events) - missing]:
@@ -44,6 +45,18 @@ async def test_a_reply_is_cut_in_time_unless_all_of_it_has_come(dialect: Dialect
     whole = missing <= {"anthropic": 0, "chat": 2, "responses": 0, "gemini": 0}[dialect]
     assert (opened.ended_by is None) is whole
     assert [one["action"] for one in house.told("budget/exhausted")] == ([] if whole else ["cut"])
+
+
+async def test_what_its_client_has_is_not_cut_though_it_is_not_closed_yet() -> None:
+    house = House(SOON)
+    opened = await house.ask(MESSAGES, asks("a task"), ahead_ns=HOUR_NS)
+    assert isinstance(opened, Opened)
+    opened.on_cut = lambda: None
+    opened.respond(ResponseHead(200, b"OK", ((b"content-type", b"application/json"),)), 1)
+    opened.feed(b"{", 2)
+    opened.on_cut = None
+    await opened.tab.clock  # type: ignore[union-attr, misc]
+    assert (opened.ended_by, house.told("budget/exhausted")) == (None, [])
 
 
 # -- refused at the door
@@ -106,6 +119,20 @@ async def test_who_is_refused_at_the_door_reads_the_same_as_who_is_refused_insid
     assert {str(plain(one)) for one in at_the_door if isinstance(one, Reply)} == {
         str(plain(one.refusal)) for one in inside if isinstance(one, Opened) and one.refusal is not None
     }
+
+
+async def test_what_an_answer_that_is_complete_had_held_refuses_nobody_at_the_door() -> None:
+    house = House(SPEND)
+    held = await house.ask(MESSAGES, asks("a task", max_tokens=600))
+    await refuse(house, 30, lambda number: asks(f"task {number}", max_tokens=600))
+
+    async def caught_up() -> None:
+        await finish(held)
+
+    house.purse.door.caught_up = caught_up
+    opened = await house.ask(MESSAGES, asks("another task", max_tokens=600))
+    assert isinstance(opened, Opened)
+    assert opened.refusal is None
 
 
 @pytest.mark.parametrize("budget", [STEPS, SPEND])

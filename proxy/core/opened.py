@@ -316,7 +316,7 @@ class Opened:
     @property
     def is_told(self) -> bool:
         """Its client has the whole reply already: there is nothing left to cut."""
-        return self._heard.is_whole()
+        return self.on_cut is None or self._heard.is_whole()
 
     def cut(self, why: Terminal) -> None:
         """End the reply that is under way; the first reason counts."""

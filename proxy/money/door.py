@@ -59,6 +59,8 @@ class Door:
         self._ttl_s = ttl_s
         self.look: Callable[[Exchange, Asked], Awaitable[None]] | None = None
         """Takes in what other instances know of a request's thread."""
+        self.caught_up: Callable[[], Awaitable[None]] | None = None
+        """Waits until the answers that are complete have been settled: what they held may be free."""
         self._storms = Storms()
         self._pressure = Pressure()
 
@@ -81,11 +83,13 @@ class Door:
     ) -> Reply | None:
         """The refusal of a request that needs no closer look; None for every other."""
         known = self._storms.find(exchange, body)
+        pressed = self._pressure.on(exchange) if enforce and known is None else []
+        if known is None and not pressed:
+            return None
+        if self.caught_up is not None:
+            await self.caught_up()
         if known is not None:
             return await self._repeated(exchange, known, rules, enforce=enforce)
-        pressed = self._pressure.on(exchange) if enforce else []
-        if not pressed:
-            return None
         now_ns = time.time_ns()
         glance = self._glance(exchange, body, now_ns)
         if glance is None:

@@ -237,6 +237,7 @@ class Treasury:
         shell.again = self.purse.again if wanted and self.purse is not None else None
         if self.purse is not None:
             self.purse.door.look = shell.look
+            self.purse.door.caught_up = shell.pulse.rounds.caught_up
         shell.identify = self.identify
         shell.stand_in = self.keyring.stand_in if self.keyring.has_virtual else None
 

@@ -121,14 +121,16 @@ class Watch:
     """The thinking part's view of one exchange, behind the guard."""
 
     __slots__ = (
-        "_arrived_ns", "_faults", "_gaps", "_last_ns", "_opened", "_opened_ns", "_thinker", "_timings",
-        "_upstream", "end", "failed", "on_cut",
+        "_arrived_ns", "_begun", "_faults", "_gaps", "_last_ns", "_opened", "_opened_ns", "_thinker",
+        "_timings", "_upstream", "end", "failed", "on_cut",
     )  # fmt: skip
 
     def __init__(self, thinker: Thinker, faults: Faults, timings: Timings) -> None:
         self._thinker = thinker
         self._faults = faults
         self._timings = timings
+        self._begun: Opened | None = None
+        """Read and not placed yet: where its client leaves before that, nobody was told of it."""
         self._opened: Opened | None = None
         self._upstream = ""
         self._arrived_ns = 0
@@ -155,25 +157,22 @@ class Watch:
     def begin(self, exchange: Exchange, body: bytes) -> Opened | None:
         """A request that is to be read in slices (``reading``); ``open`` follows."""
         try:
-            self._opened = self._thinker.begin(exchange, body)
+            self._begun = self._thinker.begin(exchange, body)
         except Exception as error:  # noqa: BLE001
             self.fault("open", error)
-        return self._opened
+        return self._begun
 
     def reading(self) -> Iterator[None]:
         """Read what was begun."""
-        if self._opened is not None:
+        if self._begun is not None:
             try:
-                yield from self._opened.reading()
+                yield from self._begun.reading()
             except Exception as error:  # noqa: BLE001
                 self.fault("open", error)
 
-    def drop(self) -> None:
-        """What was begun is not to be: its client left before anything was known of it."""
-        self._opened = None
-
     def open(self, exchange: Exchange, body: bytes | None) -> Opened | None:
         """Begin to watch; ``body`` is None where it streams past."""
+        self._opened, self._begun = self._begun, None
         if self.failed:
             return self._opened
         try:
@@ -267,6 +266,11 @@ class Watch:
         """Why no whole answer comes from the upstream; ``close`` follows."""
         if self._opened is not None and self.end is None:
             self._opened.failure = words
+
+    def passed_on(self) -> None:
+        """All of the answer has gone out: there is nothing left to end under way. ``close`` follows."""
+        if self._opened is not None:
+            self._opened.on_cut = None
 
     def close(self, end: EndKind, ended_ns: int = 0) -> None:
         """The first call counts. ``ended_ns``: when, if not just now."""

@@ -273,6 +273,7 @@ class Relay:
             self._feeding = False
         if complete:
             self.ending, self.ended_ns = "client_gone" if self.client_left else "complete", time.time_ns()
+            self._watch.passed_on()
             self._pulse.rounds.do(self._close)
         elif self.cut_since:
             self._cut_short(b"")

@@ -58,6 +58,11 @@ class Rounds:
         self._waiting.append(turn)
         return await mine
 
+    async def caught_up(self) -> None:
+        """Wait until all that waits now has been done."""
+        if self._waiting:
+            await self.through(lambda: None)
+
     def _at_once(self, piece: Callable[[], T]) -> T:
         self._running = True
         self.loop.call_soon(self._next)

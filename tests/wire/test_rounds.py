@@ -3,11 +3,16 @@
 import asyncio
 import contextlib
 import socket
+import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from proxy.exchange import JOIN_BELOW
 from proxy.wire.rounds import Rounds
+from tests.wire.raw_upstream import PATIENCE_S, Proxy, RawUpstream, eventually, request
 
 
 def rounds() -> Rounds:
@@ -94,6 +99,19 @@ async def test_short_pieces_share_a_round() -> None:
     assert len(set(at)) < 25
 
 
+async def test_catching_up_waits_for_what_waits_now_and_for_nothing_else() -> None:
+    ours, done = rounds(), list[int]()
+    with pytest.raises(StopIteration):
+        ours.caught_up().send(None)
+    for number in range(3):
+        ours.do(lambda number=number: done.append(number))  # type: ignore[misc]
+    caught_up = asyncio.create_task(ours.caught_up())
+    await asyncio.sleep(0)
+    ours.do(lambda: done.append(caught_up.done()))
+    await caught_up
+    assert done[:3] == [0, 1, 2]
+
+
 async def test_who_left_before_its_turn_is_left_out_and_a_fault_belongs_to_who_waits() -> None:
     ours, done = rounds(), list[str]()
     gone = asyncio.create_task(ours.through(lambda: done.append("gone")))
@@ -106,3 +124,24 @@ async def test_who_left_before_its_turn_is_left_out_and_a_fault_belongs_to_who_w
     await last
     assert done == ["last"]
     assert gone.cancelled()
+
+
+@pytest.mark.parametrize("size", [2, JOIN_BELOW])
+def test_a_request_whose_client_leaves_before_its_turn_was_never_there(
+    proxy: Proxy, upstream: RawUpstream, size: int
+) -> None:
+    waits = threading.Event()
+
+    class Crowded(Rounds):
+        async def through(self, piece: Callable[[], Any]) -> Any:
+            waits.set()
+            await asyncio.Event().wait()
+
+    proxy.server.shell.pulse.rounds = Crowded()
+    client = proxy.connect()
+    with contextlib.closing(client.sock):
+        client.send(request("/anthropic/v1/messages", b"1" * size))
+        assert waits.wait(PATIENCE_S)
+    assert eventually(lambda: proxy.server.counters.open_exchanges == 0)
+    assert [exchange.ends for exchange in proxy.thinker.exchanges] in ([], [[]])
+    assert (proxy.server.shell.opened, upstream.seen) == (0, [])

@@ -2,7 +2,9 @@
 
 import contextlib
 import threading
+from collections.abc import Callable
 
+from proxy.wire.rounds import Rounds
 from tests.wire.raw_upstream import (
     END,
     PATIENCE_S,
@@ -13,6 +15,7 @@ from tests.wire.raw_upstream import (
     Wire,
     eventually,
     frame,
+    proxy_to,
     request,
 )
 
@@ -67,6 +70,40 @@ def test_what_takes_too_long_is_cut_visibly_and_closed_once(any_proxy: Proxy, up
     assert any_proxy.thinker.exchanges[0].ends == ["client_gone"]
     assert any_proxy.server.counters.open_exchanges == 0
     assert eventually(lambda: any_proxy.server.counters.open_connections == 0)
+
+
+def test_an_answer_read_on_without_its_client_is_closed_when_all_has_stopped(upstream: RawUpstream) -> None:
+    gate, complete = threading.Event(), threading.Event()
+
+    class Crowded(Rounds):
+        def do(self, piece: Callable[[], None]) -> None:
+            complete.set()
+
+    def script(wire: Wire, message: Message) -> bool:
+        wire.send(STREAM.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + frame(b"1"))
+        assert gate.wait(PATIENCE_S)
+        wire.send(frame(b"2") + END)
+        return False
+
+    upstream.script = script
+    with proxy_to({"anthropic": upstream.url}, on_abort="drain") as proxy:
+
+        async def stopped() -> list[list[str]]:
+            await proxy.server.stop(0)
+            return [list(exchange.ends) for exchange in proxy.thinker.exchanges]
+
+        client = proxy.connect()
+        client.send(request(MODEL, b"{}"))
+        assert client.until(frame(b"1")) is not None
+        client.sock.close()
+        assert eventually(lambda: proxy.server.counters.open_connections == 0)
+        crowded = Crowded()
+        crowded.loop = proxy.loop
+        proxy.server.shell.pulse.rounds = crowded
+        gate.set()
+        assert complete.wait(PATIENCE_S)
+        assert eventually(lambda: proxy.server.counters.upstream_connections == 0)
+        assert proxy.call(stopped()) == [["client_gone"]]
 
 
 def test_bodies_and_connects_in_progress_are_cut_too(any_proxy: Proxy, upstream: RawUpstream) -> None:
