@@ -16,7 +16,7 @@ from proxy.tracking.threads import CLIPPED, Call, Step, joins
 _THINK = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
 _NOTHING = re.compile(r"^[\s\[\](){}.]*(empty|no content|none|null)?[\s\w\[\](){}.]{0,12}$", re.IGNORECASE)
 _SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
-_ENOUGH = 24
+ENOUGH = 24
 """Characters from which a quotation is evidence and no accident."""
 _SENTENCE = 3
 """Blanks from which it is no path and no single command."""
@@ -103,7 +103,7 @@ def quotes(texts: Sequence[str], reply: str) -> bool:
 
 def repeats(texts: Sequence[str], words: str) -> bool:
     """Whether texts carry words that are long enough to be no accident."""
-    return len(words) >= _ENOUGH and any(words in text for text in texts)
+    return len(words) >= ENOUGH and any(words in text for text in texts)
 
 
 def as_argument(text: str) -> str:
@@ -115,7 +115,7 @@ def tasked(written: Sequence[str], call: Call) -> bool:
     """Whether a new history's first texts (``as_argument``) are what a pending call hands on."""
     arguments = call.arguments
     return any(
-        text in arguments or (len(text) > _ENOUGH and text[1:-1] in arguments)
+        text in arguments or (len(text) > ENOUGH and text[1:-1] in arguments)
         for text in written
         if len(text) <= len(arguments) + 2
     )
@@ -123,7 +123,10 @@ def tasked(written: Sequence[str], call: Call) -> bool:
 
 def carries(texts: Sequence[str], call: Call) -> bool:
     """Whether a new history's first texts are a template around a sentence that a pending call hands on."""
-    value = _value(call.arguments) if len(call.arguments) < CLIPPED else None
+    arguments = call.arguments
+    if not ENOUGH <= len(arguments) < CLIPPED or arguments.count(" ") < _SENTENCE:
+        return False
+    value = _value(arguments)
     said = [one.strip() for one in value.values() if isinstance(one, str)] if isinstance(value, dict) else []
     return any(repeats(texts, one) for one in said if one.count(" ") >= _SENTENCE)
 
@@ -136,5 +139,5 @@ def unheard(reply: str, prompt: str) -> str:
 def shared_lines(texts: Sequence[str], reply: str) -> bool:
     """Whether texts repeat whole lines of a reply (a commit message call quotes the edit)."""
     lines = {line.strip().lstrip("+-> ") for line in reply.splitlines()}
-    lines = {line for line in lines if len(line) >= _ENOUGH}
+    lines = {line for line in lines if len(line) >= ENOUGH}
     return any(line in text for line in lines for text in texts)

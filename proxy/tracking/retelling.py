@@ -13,6 +13,7 @@ from itertools import islice
 
 from proxy.model import ModelRequest
 from proxy.tracking.likeness import (
+    ENOUGH,
     as_argument,
     carries,
     opening,
@@ -45,13 +46,14 @@ def task_of(scope: Scope, request: ModelRequest) -> tuple[Step, Call] | None:
         for call in step.pending:
             if tasked(written, call):
                 return step, call
+    told, system = opening(request, _RETOLD) if request.tools else [], instructions(request)
     for step in islice(reversed(scope.waiting.values()), _LOOKED_AT):
         if same_client(step.thread, request.hints) is False:
             continue
         for call in step.pending:
             if carries(texts, call):
                 return step, call
-        if step.pending and _retells(step, request):
+        if told and step.pending and step.thread.system != system and _retells(step, told):
             return step, step.pending[0]
     return None
 
@@ -66,12 +68,10 @@ def _behind_examples(request: ModelRequest) -> list[str]:
     return []
 
 
-def _retells(step: Step, request: ModelRequest) -> bool:
+def _retells(step: Step, texts: Sequence[str]) -> bool:
     """Whether another agent is told, behind the same first words, of the calls that this step waits for."""
     before = step.thread.request
-    if before is None or not request.tools or step.thread.system == instructions(request):
-        return False
-    mine, texts = opening(before, _RETOLD), opening(request, _RETOLD)
+    mine = opening(before, _RETOLD) if before is not None else []
     if not mine or mine[:1] != texts[:1] or len(texts) <= len(mine):
         return False
     news = [text for text in texts[1:] if text not in mine]
@@ -99,8 +99,10 @@ def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None
             break
         if step.model != request.model and _has_task(step.thread, texts):
             return step.thread
-    texts += _instructed(request)
-    return next((thread for thread in _at_work(scope, now_ns) if _sums_up(thread, texts)), None)
+    at_work = list(_at_work(scope, now_ns))
+    if at_work:
+        texts += _instructed(request)
+    return next((thread for thread in at_work if _sums_up(thread, texts)), None)
 
 
 def _instructed(request: ModelRequest) -> list[str]:
@@ -110,8 +112,10 @@ def _instructed(request: ModelRequest) -> list[str]:
 
 
 def _at_work(scope: Scope, now_ns: int) -> Iterator[Thread]:
-    """Threads whose turn goes on, or has just ended; those in use last come first."""
+    """Agents whose turn goes on, or has just ended; those in use last come first."""
     for thread in islice(reversed(scope.threads.values()), _LOOKED_AT):
+        if not thread.tools or thread.kind == "side":
+            continue
         turn, rested_ns = thread.turn, now_ns - thread.last_ns
         if rested_ns > FRESH_NS:
             return
@@ -144,19 +148,27 @@ def grown_from(scope: Scope, request: ModelRequest, now_ns: int) -> Step | None:
     """The newest step whose prompt this one holds, with its reply and what came of it, as one longer text."""
     if any(message.role == "assistant" for message in request.messages):
         return None
-    texts = opening(request)
+    texts, size = opening(request), len(request.messages)
     for step in reversed(scope.recent):
         thread = step.thread
         if now_ns - step.ended_ns > FRESH_NS:
             return None
         before = thread.request
-        if before is None or step.model != request.model or not thread.newest(step) or step.calls:
+        if step.calls or before is None or step.model != request.model or len(before.messages) != size:
             continue
-        if len(before.messages) != len(request.messages) or instructions(before) != instructions(request):
+        if _last_size(before) + ENOUGH > _last_size(request) or not thread.newest(step):
             continue
-        if same_client(thread, request.hints) is not False and _grown(opening(before), texts, step.text):
+        if same_client(thread, request.hints) is False or not _grown(opening(before), texts, step.text):
+            continue
+        if instructions(before) == instructions(request):
             return step
     return None
+
+
+def _last_size(request: ModelRequest) -> int:
+    """Characters of what a prompt ends with: one that is no longer has not grown."""
+    items = request.messages[-1].items if request.messages else ()
+    return len(items[-1].text) if items else 0
 
 
 def _grown(before: Sequence[str], after: Sequence[str], reply: str) -> bool:
@@ -164,14 +176,22 @@ def _grown(before: Sequence[str], after: Sequence[str], reply: str) -> bool:
     if not before or len(before) != len(after) or before[:-1] != after[:-1]:
         return False
     old, new = before[-1], after[-1]
+    if len(new) < len(old) + ENOUGH:
+        return False
     head = _alike(old, new)
     tail = min(_alike(old[::-1], new[::-1]), len(old) - head)
-    if len(new) <= len(old) or head + tail < _MOST_OF_IT * len(old):
+    if head + tail < _MOST_OF_IT * len(old):
         return False
     return shared_lines([new[head : len(new) - tail]], unheard(reply, old))
 
 
 def _alike(one: str, other: str) -> int:
-    """How many leading characters are the same."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
+    """How many leading characters are the same: by halves, as long stretches compare at memory's speed."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
