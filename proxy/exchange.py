@@ -117,7 +117,7 @@ class LiveExchange:
         self._task = task
         self._id = shell.new_id()
         self._route: Route | None = None
-        self._watch = Watch(shell.thinker, shell.faults, shell.timings)
+        self._watch = Watch(shell.thinker, shell.faults, shell.timings, shell.pulse.rounds)
         self._outgoing: tuple[Fields, str] | None = None
         self._drain_since = 0.0
         self.relay = Relay(shell.pulse, client, request, self._watch)
@@ -177,9 +177,12 @@ class LiveExchange:
         finally:
             self.relay.leave()
             request.discard()
-            watch.close(self.relay.ending or end, self.relay.ended_ns)
+            watch.close(end)
             shell.draining.discard(self)
-            shell.open_exchanges -= 1
+            shell.pulse.rounds.do(self._over)
+
+    def _over(self) -> None:
+        self._shell.open_exchanges -= 1
 
     def _find_upstream(self) -> Route:
         """Route the request and say what it is. Raises Unroutable."""

@@ -135,6 +135,7 @@ class Server:
         tasks += [task for connection in list(self._connections) for task in connection.cut()]
         if tasks:
             await asyncio.wait(tasks, timeout=5)
+        self.shell.pulse.rounds.finish()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.shell.pool.close()

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from proxy.model import EndKind, Exchange, Head, ResponseHead, Upstream
 from proxy.verdict import Reply
+from proxy.wire.rounds import Rounds
 from proxy.wire.timing import Buckets, Timings
 
 
@@ -121,12 +122,13 @@ class Watch:
     """The thinking part's view of one exchange, behind the guard."""
 
     __slots__ = (
-        "_arrived_ns", "_begun", "_faults", "_gaps", "_last_ns", "_opened", "_opened_ns", "_thinker",
-        "_timings", "_upstream", "end", "failed", "on_cut",
+        "_arrived_ns", "_begun", "_faults", "_gaps", "_last_ns", "_opened", "_opened_ns", "_rounds",
+        "_thinker", "_timings", "_upstream", "end", "failed", "on_cut",
     )  # fmt: skip
 
-    def __init__(self, thinker: Thinker, faults: Faults, timings: Timings) -> None:
+    def __init__(self, thinker: Thinker, faults: Faults, timings: Timings, rounds: Rounds) -> None:
         self._thinker = thinker
+        self._rounds = rounds
         self._faults = faults
         self._timings = timings
         self._begun: Opened | None = None
@@ -171,7 +173,10 @@ class Watch:
                 self.fault("open", error)
 
     def open(self, exchange: Exchange, body: bytes | None) -> Opened | None:
-        """Begin to watch; ``body`` is None where it streams past."""
+        """Begin to watch; ``body`` is None where it streams past.
+
+        It is placed as of its arrival, as in a replay: how long it waited for its turn is nobody's history.
+        """
         self._opened, self._begun = self._begun, None
         if self.failed:
             return self._opened
@@ -181,10 +186,10 @@ class Watch:
                 self._opened = self._thinker.relay(exchange, now_ns)
             elif self._opened is not None:
                 self._measure_from(exchange, now_ns)
-                self._opened.place(now_ns, number=exchange.number)
+                self._opened.place(exchange.arrived_ns, number=exchange.number)
             else:
                 self._measure_from(exchange, now_ns)
-                self._opened = self._thinker.open(exchange, body, now_ns)
+                self._opened = self._thinker.open(exchange, body, exchange.arrived_ns)
             self._opened.on_cut = self.on_cut
         except Exception as error:  # noqa: BLE001
             self.fault("open", error)
@@ -267,23 +272,23 @@ class Watch:
         if self._opened is not None and self.end is None:
             self._opened.failure = words
 
-    def passed_on(self) -> None:
-        """All of the answer has gone out: there is nothing left to end under way. ``close`` follows."""
-        if self._opened is not None:
-            self._opened.on_cut = None
-
-    def close(self, end: EndKind, ended_ns: int = 0) -> None:
-        """The first call counts. ``ended_ns``: when, if not just now."""
+    def close(self, end: EndKind) -> None:
+        """It ends now, and the first call counts; what that means is thought about in its turn."""
         if self.end is not None:
             return
         self.end = end
+        self.on_cut = None  # no circle through the relay: what the exchange held is let go at once
+        if self._opened is not None:
+            self._opened.on_cut = None
+            ended_ns = time.time_ns()
+            self._rounds.do(lambda: self._close(end, ended_ns))
+
+    def _close(self, end: EndKind, ended_ns: int) -> None:
         if self._opened is not None:
             try:
-                self._opened.close(end, ended_ns or time.time_ns())
+                self._opened.close(end, ended_ns)
             except Exception as error:  # noqa: BLE001
                 self.fault("close", error)
-            self._opened.on_cut = None
-        self.on_cut = None  # no circle through the relay: what the exchange held is let go at once
 
     def fault(self, where: str, error: Exception) -> None:
         self.failed = True

@@ -8,11 +8,10 @@ The one invariant: an answer that broke is never ended cleanly, and one that end
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Protocol
 
-from proxy.model import EndKind, ResponseHead
+from proxy.model import ResponseHead
 from proxy.wire.guard import Watch
 from proxy.wire.heads import CONTINUE, LAST_CHUNK, Framing, response_head
 from proxy.wire.incoming import HOLD_UPSTREAM, IncomingRequest, Pulse
@@ -60,7 +59,7 @@ class Relay:
     __slots__ = (
         "_chunked", "_client", "_connection", "_continued", "_counted", "_events", "_feeding", "_last",
         "_out", "_pulse", "_request", "_tunnel", "_watch", "client_left", "cut_since", "done", "drained",
-        "ended_ns", "ending", "head_out", "paused_since", "progress", "reusable", "timed_out", "unsaid",
+        "head_out", "paused_since", "progress", "reusable", "timed_out", "unsaid",
     )  # fmt: skip
 
     done: asyncio.Future[Broken | None]
@@ -92,10 +91,6 @@ class Relay:
         self.timed_out = False
         self.client_left = False
         """The reply is read on for its usage only."""
-        self.ending: EndKind | None = None
-        """How the answer ended, once all of it has been passed on."""
-        self.ended_ns = 0
-        """And when."""
         self.drained = 0
         """Bytes that were read on so."""
         self.progress = pulse.now
@@ -272,16 +267,10 @@ class Relay:
             self._watch.feed(data)
             self._feeding = False
         if complete:
-            self.ending, self.ended_ns = "client_gone" if self.client_left else "complete", time.time_ns()
-            self._watch.passed_on()
-            self._pulse.rounds.do(self._close)
+            self._watch.close("client_gone" if self.client_left else "complete")
+            self._settle(None)
         elif self.cut_since:
             self._cut_short(b"")
-
-    def _close(self) -> None:
-        """The whole answer has gone out: it is understood when there is time for it."""
-        self._watch.close(self.ending or "complete", self.ended_ns)
-        self._settle(None)
 
     def on_broken(self, broken: Broken) -> None:
         self._connection = None

@@ -5,8 +5,8 @@ at once, doing all of that first would hold up the chunks of every other stream 
 of the event loop does one such piece, or as many as fit in the time that the sockets took just before;
 the others wait for the next round, in the order they came.
 
-The one invariant: pieces are done in their order. A request is opened after all the answers that were
-complete when it came have been closed, since it may go on where they ended.
+The one invariant: pieces are done in their order, every end of an exchange among them. A request is
+opened after all those have been closed that had ended when it came, since it may go on from there.
 """
 
 import asyncio
@@ -62,6 +62,11 @@ class Rounds:
         """Wait until all that waits now has been done."""
         if self._waiting:
             await self.through(lambda: None)
+
+    def finish(self) -> None:
+        """Do all that waits now: no more rounds may come."""
+        while self._waiting:
+            self._waiting.popleft()()
 
     def _at_once(self, piece: Callable[[], T]) -> T:
         self._running = True

@@ -11,8 +11,19 @@ from typing import Any
 import pytest
 
 from proxy.exchange import JOIN_BELOW
+from proxy.model import EndKind, Exchange, Head, Identity, Upstream
+from proxy.wire.guard import Faults, Watch
 from proxy.wire.rounds import Rounds
-from tests.wire.raw_upstream import PATIENCE_S, Proxy, RawUpstream, eventually, request
+from proxy.wire.timing import Timings
+from tests.wire.raw_upstream import (
+    PATIENCE_S,
+    Proxy,
+    RawUpstream,
+    Recorded,
+    RecordingThinker,
+    eventually,
+    request,
+)
 
 
 def rounds() -> Rounds:
@@ -126,6 +137,40 @@ async def test_who_left_before_its_turn_is_left_out_and_a_fault_belongs_to_who_w
     assert gone.cancelled()
 
 
+def test_ends_keep_their_order_and_their_times_and_a_request_its_arrival() -> None:
+    class Crowded(Rounds):
+        def do(self, piece: Callable[[], None]) -> None:
+            self._waiting.append(piece)
+
+    told: list[tuple[str, str, int]] = []
+
+    class Told(Recorded):
+        def close(self, end: EndKind, now_ns: int) -> None:
+            told.append((self.exchange.id, end, now_ns))
+
+    class Thinker(RecordingThinker):
+        def open(self, exchange: Exchange, body: bytes, now_ns: int) -> Recorded:
+            told.append((exchange.id, "placed", now_ns))
+            return Told(exchange, body, self)
+
+    crowded, faults, watches = Crowded(), Faults(lambda where, error: None), []
+    upstream = Upstream("anthropic", "http://127.0.0.1:9", "anthropic")
+    for number in range(2):
+        watch = Watch(Thinker(), faults, Timings(), crowded)
+        watch.on_cut = lambda: None
+        exchange = Exchange(f"{number}", number, Head("POST", "/", ()), upstream, "/", number + 1, Identity())
+        assert watch.open(exchange, b"{}") is not None
+        watches.append(watch)
+    watches[1].close("complete")
+    watches[0].close("client_gone")
+    watches[0].close("complete")
+    after_ns = time.time_ns()
+    assert told == [("0", "placed", 1), ("1", "placed", 2)]
+    crowded.finish()
+    assert [one[:2] for one in told[2:]] == [("1", "complete"), ("0", "client_gone")]
+    assert 0 < told[2][2] <= told[3][2] <= after_ns
+
+
 @pytest.mark.parametrize("size", [2, JOIN_BELOW])
 def test_a_request_whose_client_leaves_before_its_turn_was_never_there(
     proxy: Proxy, upstream: RawUpstream, size: int
@@ -137,7 +182,8 @@ def test_a_request_whose_client_leaves_before_its_turn_was_never_there(
             waits.set()
             await asyncio.Event().wait()
 
-    proxy.server.shell.pulse.rounds = Crowded()
+    crowded = proxy.server.shell.pulse.rounds = Crowded()
+    crowded.loop = proxy.loop
     client = proxy.connect()
     with contextlib.closing(client.sock):
         client.send(request("/anthropic/v1/messages", b"1" * size))

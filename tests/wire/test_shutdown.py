@@ -77,6 +77,7 @@ def test_an_answer_read_on_without_its_client_is_closed_when_all_has_stopped(ups
 
     class Crowded(Rounds):
         def do(self, piece: Callable[[], None]) -> None:
+            self._waiting.append(piece)
             complete.set()
 
     def script(wire: Wire, message: Message) -> bool:
@@ -92,14 +93,13 @@ def test_an_answer_read_on_without_its_client_is_closed_when_all_has_stopped(ups
             await proxy.server.stop(0)
             return [list(exchange.ends) for exchange in proxy.thinker.exchanges]
 
+        crowded = proxy.server.shell.pulse.rounds = Crowded()
+        crowded.loop = proxy.loop
         client = proxy.connect()
         client.send(request(MODEL, b"{}"))
         assert client.until(frame(b"1")) is not None
         client.sock.close()
         assert eventually(lambda: proxy.server.counters.open_connections == 0)
-        crowded = Crowded()
-        crowded.loop = proxy.loop
-        proxy.server.shell.pulse.rounds = crowded
         gate.set()
         assert complete.wait(PATIENCE_S)
         assert eventually(lambda: proxy.server.counters.upstream_connections == 0)
