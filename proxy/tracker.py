@@ -368,7 +368,7 @@ class Tracker(Course):
         step.reply = fold(step.ask, reply.items)
         step.said = said(reply.items)
         step.summaries = tuple(i.digest for i in reply.items if i.kind == "compaction" and i.digest)
-        step.item_ids = frozenset(item.item_id for item in reply.items if item.item_id)
+        step.item_ids = tuple({item.item_id: None for item in reply.items if item.item_id})
         step.text = reply_text(reply.items)
         step.calls = _calls(reply)
         step.response_id = reply.response_id

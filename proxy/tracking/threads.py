@@ -177,7 +177,7 @@ class Step:
     """Name of the reply's content alone."""
     summaries: tuple[bytes, ...] = ()
     """Names of the provider's summary blocks in the reply, each found by itself."""
-    item_ids: frozenset[str] = frozenset()
+    item_ids: tuple[str, ...] = ()
     """The provider's ids of what its reply said, by which a client may refer to it."""
     text: str = ""
     calls: Sequence[Call] = ()
@@ -486,7 +486,10 @@ def _joining_ids(step: Step) -> set[str]:
 
 
 def _insert(index: dict[Any, list[Step]], key: Any, step: Step) -> None:
-    steps = index.setdefault(key, [])
+    steps = index.get(key)
+    if steps is None:
+        index[key] = [step]  # nearly all stay alone: no room for more
+        return
     steps.append(step)
     if len(steps) > EQUALS:
         del steps[0]
