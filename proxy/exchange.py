@@ -10,7 +10,7 @@ answered, broken, refused, timed out, client gone, shutdown.
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -101,8 +101,8 @@ class LiveExchange:
     """One request and its answer. Created by the connection's task, which awaits ``run``."""
 
     __slots__ = (
-        "_client", "_drain_since", "_exchange", "_id", "_outgoing", "_peer", "_request", "_route", "_shell",
-        "_task", "_watch", "relay",
+        "_asked", "_client", "_drain_since", "_exchange", "_id", "_outgoing", "_peer", "_request",
+        "_route", "_shell", "_task", "_watch", "relay",
     )  # fmt: skip
 
     _exchange: Exchange
@@ -120,6 +120,8 @@ class LiveExchange:
         self._watch = Watch(shell.thinker, shell.faults, shell.timings, shell.pulse.rounds)
         self._outgoing: tuple[Fields, str] | None = None
         self._drain_since = 0.0
+        self._asked = False
+        """Its request is whole, and waits for its turn or has had it."""
         self.relay = Relay(shell.pulse, client, request, self._watch)
         self._watch.on_cut = self.relay.cut
 
@@ -131,9 +133,9 @@ class LiveExchange:
         shell.requests += 1
         shell.open_exchanges += 1
         end: EndKind = "client_gone"
+        body: bytes | None = None
         try:
             route = self._find_upstream()
-            body = None
             if not request.upgrade and watch.wants_whole(self._exchange, route.upstream):
                 self.relay.grant_body()
                 body = await request.whole()
@@ -143,6 +145,7 @@ class LiveExchange:
                     return
                 if shell.look is not None or len(body) >= JOIN_BELOW:
                     await self._read(body)
+                self._asked = True
                 opened = await shell.pulse.rounds.through(lambda: self._open(body))
             else:
                 opened = self._open(None)
@@ -164,6 +167,10 @@ class LiveExchange:
             if not request.complete:  # an early answer: closing now could destroy it on its way
                 request.discard()
                 await request.drained()
+        except asyncio.CancelledError:
+            if body is not None and not self._asked:  # it was asked all the same
+                shell.pulse.rounds.do(lambda: self._open(body))
+            raise
         except Unroutable as error:
             self._answer(answers.text(error.status, str(error)))
         except BadRequest as error:
@@ -229,13 +236,27 @@ class LiveExchange:
         try:
             await asyncio.sleep(0)
             opened = watch.begin(self._exchange, body)
-            for _ in watch.reading():
-                await asyncio.sleep(0)
+            await self._read_on(watch.reading())
             await asyncio.sleep(0)
             if look is not None and opened is not None:
                 await look(self._exchange, opened)
         except Exception as error:  # noqa: BLE001 - ours: what is known here has to do
             self._shell.faults.caught("look", error)
+
+    @staticmethod
+    async def _read_on(slices: Iterator[None]) -> None:
+        """Read to the end, even where the client leaves meanwhile: half of it can be placed nowhere."""
+        left: asyncio.CancelledError | None = None
+        ended = False
+        while not ended:
+            try:
+                for _ in slices:
+                    await asyncio.sleep(0)
+                ended = True
+            except asyncio.CancelledError as error:
+                left = error
+        if left is not None:
+            raise left
 
     async def _share(self, share: Callable[[Opened], Awaitable[None]], opened: Opened) -> None:
         try:

@@ -280,8 +280,8 @@ class Watch:
         self.on_cut = None  # no circle through the relay: what the exchange held is let go at once
         if self._opened is not None:
             self._opened.on_cut = None
-            ended_ns = time.time_ns()
-            self._rounds.do(lambda: self._close(end, ended_ns))
+        ended_ns = time.time_ns()
+        self._rounds.do(lambda: self._close(end, ended_ns))
 
     def _close(self, end: EndKind, ended_ns: int) -> None:
         if self._opened is not None:

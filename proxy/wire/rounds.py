@@ -30,12 +30,12 @@ class Rounds:
     loop: asyncio.AbstractEventLoop
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()
         self._running = False
         self._left = 0.0
         """When the last round's pieces were done."""
 
-    def do(self, piece: Callable[[], None]) -> None:
+    def do(self, piece: Callable[[], object]) -> None:
         """Do it now, if nothing was done in this round yet; else when its turn comes. It must not raise."""
         if self._running:
             self._waiting.append(piece)
@@ -43,17 +43,20 @@ class Rounds:
             self._at_once(piece)
 
     async def through(self, piece: Callable[[], T]) -> T:
-        """The same, waiting for what it gives. Left out where who waits is cancelled before its turn."""
+        """The same, waiting for what it gives; done in its turn even where nobody waits any more."""
         if not self._running:
             return self._at_once(piece)
         mine: asyncio.Future[T] = self.loop.create_future()
 
         def turn() -> None:
-            if not mine.done():
-                try:
-                    mine.set_result(piece())
-                except Exception as error:  # noqa: BLE001 - it belongs to who waits
+            try:
+                given = piece()
+            except Exception as error:  # noqa: BLE001 - it belongs to who waits
+                if not mine.done():
                     mine.set_exception(error)
+            else:
+                if not mine.done():
+                    mine.set_result(given)
 
         self._waiting.append(turn)
         return await mine

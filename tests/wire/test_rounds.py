@@ -3,20 +3,17 @@
 import asyncio
 import contextlib
 import socket
-import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from proxy.exchange import JOIN_BELOW
+from proxy.exchange import JOIN_BELOW, LiveExchange
 from proxy.model import EndKind, Exchange, Head, Identity, Upstream
 from proxy.wire.guard import Faults, Watch
 from proxy.wire.rounds import Rounds
 from proxy.wire.timing import Timings
 from tests.wire.raw_upstream import (
-    PATIENCE_S,
     Proxy,
     RawUpstream,
     Recorded,
@@ -123,7 +120,7 @@ async def test_catching_up_waits_for_what_waits_now_and_for_nothing_else() -> No
     assert done[:3] == [0, 1, 2]
 
 
-async def test_who_left_before_its_turn_is_left_out_and_a_fault_belongs_to_who_waits() -> None:
+async def test_a_turn_is_had_though_nobody_waits_and_a_fault_belongs_to_who_does() -> None:
     ours, done = rounds(), list[str]()
     gone = asyncio.create_task(ours.through(lambda: done.append("gone")))
     failing = asyncio.create_task(ours.through(lambda: 1 // 0))
@@ -133,7 +130,7 @@ async def test_who_left_before_its_turn_is_left_out_and_a_fault_belongs_to_who_w
     with pytest.raises(ZeroDivisionError):
         await failing
     await last
-    assert done == ["last"]
+    assert done == ["gone", "last"]
     assert gone.cancelled()
 
 
@@ -172,22 +169,34 @@ def test_ends_keep_their_order_and_their_times_and_a_request_its_arrival() -> No
 
 
 @pytest.mark.parametrize("size", [2, JOIN_BELOW])
-def test_a_request_whose_client_leaves_before_its_turn_was_never_there(
+def test_a_request_whose_client_leaves_before_its_turn_was_asked_all_the_same(
     proxy: Proxy, upstream: RawUpstream, size: int
 ) -> None:
-    waits = threading.Event()
-
-    class Crowded(Rounds):
-        async def through(self, piece: Callable[[], Any]) -> Any:
-            waits.set()
-            await asyncio.Event().wait()
-
-    crowded = proxy.server.shell.pulse.rounds = Crowded()
+    crowded = proxy.server.shell.pulse.rounds = Rounds()
     crowded.loop = proxy.loop
+    crowded._running = True  # no round comes
     client = proxy.connect()
     with contextlib.closing(client.sock):
         client.send(request("/anthropic/v1/messages", b"1" * size))
-        assert waits.wait(PATIENCE_S)
+        assert eventually(lambda: len(crowded._waiting) == 1)
+    assert eventually(lambda: len(crowded._waiting) == 3)
+    proxy.loop.call_soon_threadsafe(crowded.finish)
     assert eventually(lambda: proxy.server.counters.open_exchanges == 0)
-    assert [exchange.ends for exchange in proxy.thinker.exchanges] in ([], [[]])
-    assert (proxy.server.shell.opened, upstream.seen) == (0, [])
+    assert [exchange.ends for exchange in proxy.thinker.exchanges] == [["client_gone"]]
+    assert (proxy.server.shell.opened, upstream.seen) == (1, [])
+
+
+async def test_a_request_that_is_being_read_is_read_to_its_end_though_its_client_leaves() -> None:
+    read: list[int] = []
+
+    def slices() -> Iterator[None]:
+        for number in range(4):
+            read.append(number)
+            yield
+
+    reading = asyncio.create_task(LiveExchange._read_on(slices()))
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert read == [0, 1, 2, 3]
