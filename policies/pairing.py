@@ -177,11 +177,11 @@ def _answered(messages: Sequence[Message], at: int, rules: _Rules) -> int | None
     does not find sound is gone through with care.
     """
     owed: list[Item] = []
-    while at < len(messages) and messages[at].role == "assistant":
-        owed.extend(item for item in messages[at].items if item.kind == "tool_call" and not item.server)
+    while at < len(messages) and assistant(messages[at]):
+        owed.extend(item for item in messages[at].items if _owed(item))
         at += 1
     number, other = 0, False
-    while at < len(messages) and messages[at].role != "assistant":
+    while at < len(messages) and not assistant(messages[at]):
         for item in messages[at].items:
             if item.kind != "tool_result" or item.server:
                 other = True

@@ -11,8 +11,6 @@ place is proved at the start, by reading the event again with a string of our ow
 whole JSON strings fit between the two texts of which each event is made.
 """
 
-from typing import Any
-
 import orjson
 
 from proxy.reading.sse import SSE
@@ -93,12 +91,8 @@ def _differs_in(probed: bytes, frame: tuple[str, bytes], literal: bytes) -> bool
     if len(events) != 1 or events[0][0] != frame[0]:
         return False
     try:
-        known, other = (_plain(orjson.loads(raw)) for raw in (frame[1], events[0][1]))
+        known, other = (orjson.dumps(orjson.loads(raw)) for raw in (frame[1], events[0][1]))
     except (ValueError, TypeError):  # it is written less deep than it is read
         return False
     # equal: the place is a comment's, or a member's whose name comes again behind it
     return known != other and known.count(literal) == 1 and other.replace(_PROBE_JSON, literal) == known
-
-
-def _plain(value: Any) -> bytes:
-    return orjson.dumps(value)

@@ -82,8 +82,7 @@ class Tap:
         try:
             taken = decoder.repeats(data)
         except Exception as error:  # noqa: BLE001 - a decoder's bug must not cost traffic
-            self.fault = error
-            self._decoder = None
+            self._broke(error)
             return True
         if taken:
             self._size += len(data)
@@ -126,8 +125,7 @@ class Tap:
         try:
             events = decoder.feed(data)
         except Exception as error:  # noqa: BLE001 - a decoder's bug must not cost traffic
-            self.fault = error
-            self._decoder = None
+            self._broke(error)
             return _NONE
         if not events:
             return _NONE
@@ -137,6 +135,11 @@ class Tap:
             if event.kind == "item":
                 self._seen.append((event, now_ns))
         return events
+
+    def _broke(self, error: Exception) -> None:
+        """Our own bug: nothing more of this reply is read."""
+        self.fault = error
+        self._decoder = None
 
     def _stop(self, problem: str) -> None:
         """Read no further; what was understood so far stays the outcome."""
