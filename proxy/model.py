@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal
 
+from proxy.folded import Folded
 from proxy.structs import struct
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -472,7 +473,7 @@ class CaptureEnd:
     end: EndKind
     status: int | None
     headers: tuple[tuple[bytes, bytes], ...]
-    body: bytes | None
+    body: bytes | Folded | None
     streaming: bool = False
     request_bytes: int = 0
     response_bytes: int = 0

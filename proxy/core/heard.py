@@ -5,6 +5,7 @@ The one invariant: bytes are counted and kept in the order they came, whether th
 
 from collections.abc import Callable, Sequence
 
+from proxy.folded import Folded, Piece, Repeated
 from proxy.model import Event, Outcome, ResponseHead
 from proxy.ports import ResponseDecoder
 from proxy.reading.tap import Tap
@@ -33,7 +34,7 @@ class Heard:
         self._tap: Tap | None = None
         self._unread: list[tuple[bytes, int]] = []
         """Chunks that the tap has not seen yet, and when they came."""
-        self._kept: list[bytes] | None = [] if keep else None
+        self._kept: list[Piece] | None = [] if keep else None
         self._max_kept = max_kept
         self._at_once = at_once
 
@@ -73,11 +74,12 @@ class Heard:
         """Show the tap what has come since it looked last."""
         unread, self._unread = self._unread, []
         if len(unread) > 1:
-            # kept joined, too: small chunks cost as much again in objects, at hundreds of streams
+            # kept joined or in short: small chunks cost as much again in objects, at hundreds of streams
             joined = b"".join([data for data, _ in unread])
+            repeated = tap.repeats(joined, unread[-1][1])
             if self._kept is not None:
-                self._kept.append(joined)
-            if tap.repeats(joined, unread[-1][1]):
+                self._kept.append(joined if repeated is None else repeated)
+            if repeated is not None:
                 return []
         elif unread and self._kept is not None:
             self._kept.append(unread[0][0])
@@ -119,8 +121,9 @@ class Heard:
         return self._tap.item_ns if self._tap is not None else ()
 
     @property
-    def body(self) -> bytes | None:
+    def body(self) -> bytes | Folded | None:
         """All of it, still content-encoded; None where it is not kept."""
-        return (
-            b"".join([*self._kept, *(data for data, _ in self._unread)]) if self._kept is not None else None
-        )
+        if self._kept is None:
+            return None
+        body = Folded((*self._kept, *(data for data, _ in self._unread)), self.received)
+        return body if any(isinstance(piece, Repeated) for piece in body.pieces) else bytes(body)

@@ -18,6 +18,7 @@ from proxy.dialects.compat import LISTED_REASONING, PLAIN_REASONING, read_usage,
 from proxy.dialects.framing import Frame, Framing
 from proxy.dialects.openai_errors import http_error, read_error
 from proxy.dialects.refrain import Refrain
+from proxy.folded import Repeated
 from proxy.model import Event, Item, Outcome, ProviderError, Usage
 from proxy.reading.identity import KEPT, RunningText
 
@@ -111,15 +112,16 @@ class ChatDecoder:
             self._refrain.learn(data, frames[0], self._piece)
         return events
 
-    def repeats(self, data: bytes) -> bool:
+    def repeats(self, data: bytes) -> Repeated | None:
         """Take the bytes if they are further chunks that only say more."""
-        pieces = self._refrain.again(data)
-        if pieces is None:
-            return False
+        again = self._refrain.again(data)
+        if again is None:
+            return None
+        pieces, repeated = again
         more = "".join(pieces)
         self._chars += len(more)
         self._text.add(more)
-        return True
+        return repeated
 
     @property
     def whole(self) -> bool:

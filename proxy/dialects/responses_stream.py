@@ -107,9 +107,8 @@ class ResponsesDecoder:
             self._frame(frame, events)
         return events
 
-    def repeats(self, data: bytes) -> bool:
+    def repeats(self, data: bytes) -> None:
         """Never: each event has a number of its own, so two differ in more than their words."""
-        return False
 
     @property
     def whole(self) -> bool:

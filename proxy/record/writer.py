@@ -350,7 +350,7 @@ class _Batch:
         body: int | None = None
         if end.body is not None:
             body, self._body = self._body, self._body + 1
-            self._bodies.append(bodies.whole(body, end.body))
+            self._bodies.append(bodies.whole(body, bytes(end.body)))
         headers = pack_headers(end.headers)
         self.opened.pop(end.exchange, None)
         self.answered.append(end.exchange)
