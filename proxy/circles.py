@@ -1,9 +1,10 @@
-"""When Python looks for circles of forgotten objects: a few at a time, so that no stream waits for it.
+"""When Python's garbage collector runs: on a few objects at a time, so that no stream waits for it.
 
 An exchange leaves hundreds of small objects that live on for hours in the tracker; left to itself Python
 walks 50,000 and then 500,000 of them in one go (5 ms, 60 ms). Here each is looked at once, soon after it
-was made and among few others, then never again. Our own traffic makes no circles (tests hold it to that),
-so what is missed that way is little, and is looked for while no exchange is under way.
+was made and among few others, then never again. Our own traffic leaves no reference cycles ("circles";
+tests hold it to that), so what is missed that way is little, and is looked for while no exchange is under
+way.
 """
 
 import gc

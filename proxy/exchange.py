@@ -1,7 +1,7 @@
 """The live shell: one exchange from its head to its end, every await of it on one page (``run``).
 
-Between the awaits the answer flows by plain calls through ``relay``; what thinks is asked through
-the guard in ``thinking``. Here are the order of things and every way an exchange can end.
+Between the awaits the answer flows by plain calls through ``wire.relay``; what thinks is asked
+through ``wire.guard``. Here are the order of things and every way an exchange can end.
 
 The one invariant: the upstream is let go and what was opened is closed on every way out:
 answered, broken, refused, timed out, client gone, shutdown.

@@ -75,6 +75,7 @@ _DIMENSION = re.compile(rb'"dimension"\s*:\s*"([a-z_]+)"')
 _STEP_NS = 1_000_000
 """Between two lines without times: enough to tell their order, too little to mean anything."""
 _START_NS = 1_700_000_000_000_000_000
+"""When a file without times begins: any fixed moment, so that its events are the same every time."""
 _WAITING = 1_024
 """Exchanges that may be under way at once; the file of a busy proxy stays readable in one pass."""
 

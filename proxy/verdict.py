@@ -1,7 +1,8 @@
 """What is decided: findings, interventions, claims and the chain's answer.
 
-Values only. Policies produce them, the chain merges them, the shells act on them. Names and
-values are the product's public ones (``looptap replay --json``, events, spans, metrics).
+Policies produce these values, the chain merges them, the shells act on them (``Agreement`` alone keeps
+a state: it compares them with what providers said). Names and values are the product's public ones
+(``looptap replay --json``, events, spans, metrics).
 """
 
 import re

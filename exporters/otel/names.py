@@ -1,7 +1,7 @@
 """What attributes are called: the GenAI conventions of late 2026, older names beside them where asked.
 
-The conventions are still in development, so every ``gen_ai.`` name stands here or in ``content`` and
-nowhere else. What they have no name for bears ours, ``looptap.``.
+The conventions are still in development: look for their ``gen_ai.`` names here, in ``content``, and where
+one value alone is set (``calls``, ``steps``, ``turns``). What they have no name for bears ours, ``looptap.``.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The commands that act or count: ``budgets``, ``keys``, ``stop``, ``topup``.
 
 They work on the ledger's store, whether a proxy runs or not; what they order holds from the next
-request on, on every instance. What is ordered and refused is in ``orders``.
+request on, on every instance. What is ordered and refused is in ``money.orders``.
 """
 
 import threading

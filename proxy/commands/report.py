@@ -1,6 +1,6 @@
 """The command `report`: what the recorded turns have in common, as tables or JSON.
 
-What the numbers mean is in ``report``; here they are asked for and drawn.
+What the numbers mean is in ``terminal.report``; here they are asked for and drawn.
 """
 
 import sys

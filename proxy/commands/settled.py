@@ -1,4 +1,4 @@
-"""The configuration and the record that the common options point at."""
+"""The configuration that the common options point at."""
 
 import os
 from dataclasses import replace

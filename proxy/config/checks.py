@@ -117,8 +117,8 @@ def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
             yield source.problem(("policies", name, "nudge"), "leaves action: nudge nothing to do", hint)
 
 
-"""Actions that a policy may wish for and the chain only records."""
 _WITHOUT_NUDGES = POLICIES - {"repeats"}
+"""Policies that have no words for a model."""
 
 
 def _upstreams(settings: Settings, source: Source, names: Names) -> Iterator[Problem]:

@@ -10,8 +10,8 @@ a request; ``scribe`` what is recorded of an exchange; ``views`` what policies s
 seen of a request that is refused unplaced.
 
 Nothing in here may cost traffic. ``open`` hands back the body to forward (the very same object
-unless something edited it); the shells call every method through their own guard, and what
-cannot be read is relayed and counted as unmodelled.
+unless something edited it); the live shell calls every method through its guard (``wire.guard``), and
+what cannot be read is relayed and counted as unmodelled.
 """
 
 from proxy.core.glance import Glance

@@ -188,7 +188,7 @@ def _held(fields: Mapping[str, Any]) -> str | None:
 
 
 def _begin(system: tuple[Item, ...], messages: Sequence[Message]) -> str:
-    """The instructions, here or at the begin of the list."""
+    """The instructions, here or at the beginning of the list."""
     items = (*system, *(messages[0].items if messages else ()))
     return next((item.text for item in items if item.kind == "system"), "")
 

@@ -110,6 +110,7 @@ def without_idle_clamps(claims: Sequence[Claim], may_edit: Callable[[Claim], boo
 
 
 def payers_of(exchange: Exchange) -> dict[str, str]:
+    """Whom its budgets are kept for, by scope: the key, its team, its org, the upstream."""
     identity = exchange.identity
     subjects = {"key": identity.key, "team": identity.team, "org": identity.org}
     if exchange.upstream is not None:
@@ -160,6 +161,7 @@ def _streaks(placement: Placement) -> dict[str, int]:
 
 
 def streak_memory(placement: Placement, streaks: Mapping[str, int]) -> dict[str, Any]:
+    """What the thread is to remember of a demand's streaks, for its next step in this turn."""
     return {"turn": placement.turn, "streaks": {tool: count for tool, count in streaks.items() if count}}
 
 
@@ -217,4 +219,5 @@ def actual(dimension: str, held: int, attempt: Attempt) -> int | None:
 
 
 def counted(claim: Claim, held: int) -> int:
+    """What a claim adds to its account when settled; one with a level sets what the account stands at."""
     return 0 if claim.level is not None else held

@@ -39,7 +39,7 @@ from proxy.ports import Dialect, Ledger, LedgerAway, Sink
 from proxy.pricing import Pricing, choices
 from proxy.tracking.placement import Placement
 from proxy.verdict import Claim, Demand, Grant, Refusal, Reply, Terminal
-from proxy.wire import guard as thinking
+from proxy.wire import guard
 
 PACE_S = 10.0
 """How long a request may wait for the next minute before it is sent back."""
@@ -106,7 +106,7 @@ class Purse:
 
     # -- before a request goes out
 
-    async def admit(self, exchange: Exchange, opened: thinking.Opened) -> None:
+    async def admit(self, exchange: Exchange, opened: guard.Opened) -> None:
         """Hold what this request may cost, or have it refused. Nothing has gone upstream yet."""
         assert isinstance(opened, Opened)
         if opened.refusal is not None:

@@ -1,7 +1,7 @@
 """Budgets, stops and keys of a running proxy: built from the settings, kept up to date beside the traffic.
 
-Opens the ledger, hands the budgets of the configuration to the purse, notices what the acting commands
-(``stop``, ``topup``, ``keys``) wrote, and proves at start that an over-limit request is refused.
+Opens the ledger, hands the budgets of the configuration to the purse, and notices what the acting
+commands (``stop``, ``topup``, ``keys``) wrote.
 
 The one invariant: while there is nothing to hold, to stop or to recognise, the shell asks nobody.
 """

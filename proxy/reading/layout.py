@@ -196,6 +196,7 @@ def compare(base: Frame, body: bytes, layout: Layout) -> None:
 
 
 def same_text(one: bytes, start: int, end: int, other: bytes, from_: int, to: int) -> bool:
+    """Whether two stretches of two bodies are equal, told without copying the second."""
     return end - start == to - from_ and other.startswith(one[start:end], from_)
 
 

@@ -354,7 +354,7 @@ def _read_plainly(dialect: Dialect, exchange: Exchange, body: bytes) -> Reading:
 
 
 def _group(dialect: Dialect, exchange: Exchange, body: bytes) -> tuple[Any, ...]:
-    """Bodies that may continue each other: same tenant, route, session fields, begin of the list."""
+    """Bodies that may continue each other: same tenant, route, session fields, beginning of the list."""
     head = exchange.head
     at = body.find(b'"' + dialect.list_key.encode() + b'"')
     beginning = body[at : at + _KEYED_BYTES] if at >= 0 else body[:_KEYED_BYTES]

@@ -277,4 +277,5 @@ class IncomingRequest:
 
 
 def too_large(limit: int) -> BadRequest:
+    """The refusal of a body that a dialect wants whole and that is longer than we keep."""
     return BadRequest(413, f"the body is larger than limits.max_buffered ({limit} bytes)")
