@@ -114,7 +114,7 @@ class Server:
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address (port 0 picks a free one)."""
-        loop = self.shell.pulse.loop = self.shell.pulse.rounds.loop = asyncio.get_running_loop()
+        loop = self.shell.pulse.rounds.loop = asyncio.get_running_loop()
         self._sweep()
         self._listener = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=4096)
         address = self._listener.sockets[0].getsockname()

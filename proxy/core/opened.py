@@ -64,7 +64,7 @@ class Opened:
         self.failure = ""
         """Why no whole answer came, in the wire's words."""
         self.on_cut: Callable[[], None] | None = None
-        """How the shell ends it; where there is nothing to end, None."""
+        """How the shell ends it. None offline, and from when the exchange has ended on the wire."""
         self._dialect: Dialect | None = None
         self._reading: Reading | None = None
         """The request as read, until it is placed."""
@@ -315,7 +315,7 @@ class Opened:
 
     @property
     def is_told(self) -> bool:
-        """Its client has the whole reply already: there is nothing left to cut."""
+        """Its client has the whole reply already, or will get no more: there is nothing left to cut."""
         return self.on_cut is None or self._heard.is_whole()
 
     def cut(self, why: Terminal) -> None:

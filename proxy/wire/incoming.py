@@ -35,10 +35,7 @@ HOLD_TURN = 8
 class Pulse:
     """What all connections of a server share: the loop, a coarse clock, whose turn it is, open answers."""
 
-    __slots__ = ("loop", "now", "open_streams", "rounds", "stopping")
-
-    loop: asyncio.AbstractEventLoop
-    """Kept because asking for it costs a system call before Python 3.12. Set at start."""
+    __slots__ = ("now", "open_streams", "rounds", "stopping")
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -46,6 +43,11 @@ class Pulse:
         self.open_streams = 0
         self.rounds = Rounds()
         self.stopping = False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The server's, as its rounds keep it."""
+        return self.rounds.loop
 
 
 class Held(Protocol):
