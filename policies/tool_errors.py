@@ -96,7 +96,7 @@ class ToolErrors(Policy):
         calls, errors = memory.tools[tool]
         if calls < self.options.least or errors < self.options.rate * calls:
             return []
-        if not memory.first("rate", tool, for_ever=True):
+        if not memory.first("rate", tool):
             return []
         evidence = {"tool": tool, "calls": calls, "errors": errors, "rate": round(errors / calls, 3)}
         return [Finding(self.name, "error_rate", "warning", evidence)]
@@ -150,8 +150,8 @@ class _Memory:
             self.streaks[tool] = times
         return times
 
-    def first(self, kind: str, tool: str, *, for_ever: bool = False) -> bool:
-        """Whether this is told for the first time, in this turn or ever."""
+    def first(self, kind: str, tool: str) -> bool:
+        """Whether this is told for the first time: in this turn, a rate in the whole thread (``load``)."""
         key = f"{kind} {tool[:64]}"
         if key in self.told:
             return False

@@ -223,7 +223,6 @@ class Hints:
     kind: Literal["", "main", "subagent", "side", "compaction", "prewarm"] = ""
     retry: int | None = None
     """The client's retry count: > 0 says that this request repeats the previous one."""
-    retry_bound: bool = False
 
 
 @struct(frozen=True, slots=True)

@@ -35,7 +35,6 @@ from proxy.ports import Reading
 CLOSE_S = 4.0
 """For what is left at the end; the app waits a little longer."""
 LOG_WEIGHT = 1_500
-TOLD_FILE = "otlp-told.json"
 _MOST_TOLD = 4_096
 _BOUNDS = Bounds()
 

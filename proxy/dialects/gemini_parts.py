@@ -37,7 +37,6 @@ _TEXT_KINDS: Mapping[Role, ItemKind] = {
 }
 _ALPHABET = str.maketrans("-_", "+/")
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,4})\]|\['([^']*)'\]")
-_MAX_RUN = 100_000
 
 
 def get(raw: Mapping[str, Any], name: str) -> Any:

@@ -55,8 +55,6 @@ class Link:
         self.who = urandom(8).hex()
         self.why = "not connected yet"
         """Why nothing can be held, while that is so."""
-        self.saves: bool | None = None
-        """Whether the server writes an append-only file; caps survive its restart only then."""
         self.now_us: int | None = None
         """What the clock of tests says; None: the server's time counts."""
         self._totals = totals
@@ -177,7 +175,6 @@ class Link:
 
     async def _join(self, resp: Resp) -> None:
         server = _info(await resp.call("INFO", "server"))
-        self.saves = _info(await resp.call("INFO", "persistence")).get("aof_enabled") == "1"
         for name in _SCRIPTS:
             self._digests[name] = (await resp.call("SCRIPT", "LOAD", _source(name))).decode()
         self._sessions += 1

@@ -77,11 +77,6 @@ class RedisLedger:
         """Why nothing can be held, or None."""
         return self._link.trouble
 
-    @property
-    def saves(self) -> bool | None:
-        """Whether the server keeps an append-only file; without it, a restart relies on the instances."""
-        return self._link.saves
-
     # -- the port
 
     async def reserve(

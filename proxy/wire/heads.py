@@ -64,8 +64,6 @@ class WireLimits:
     max_fields: int = 256 * 1024
     """Bytes of all fields of a request; above: 431."""
     max_field_count: int = 1000
-    max_reply_fields: int = 1024 * 1024
-    """Bytes of all fields of a response; above: the reply is refused with 502."""
     max_buffered: int = 512 * 1000 * 1000
     """Bytes of request bodies held whole at once; when reached, reading waits for room."""
     max_unclaimed: int = 64 * 1024
