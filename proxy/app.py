@@ -37,7 +37,8 @@ from proxy.pricing import Pricing, warm
 from proxy.reading.library import Library
 from proxy.record import Keep, RecordAway, RecordWriter
 from proxy.server import Server
-from proxy.stores import open_threads, shared_threads
+from proxy.stores import shared_threads
+from proxy.stores.sqlite import SqliteThreads
 from proxy.tracker import Tracker
 from proxy.wire.away import Away
 from proxy.wire.dial import TlsSettings
@@ -136,7 +137,7 @@ class _Parts:
         writer = RecordWriter(self.data_dir, keep=keep, warn=warn)
         self.outbox = Outbox(writer, self._exporters(), limits=Limits(), warn=warn)
         writer.rest = self.outbox.rest
-        self.threads = open_threads(str(self.data_dir), self.outbox)
+        self.threads = SqliteThreads(self.data_dir, self.outbox)
         self.core = self._core()
         self.shared = shared_threads(_shared_at(settings), int(store.keep.seconds))
         self.commons = Commons(self.shared, self.core, warn) if self.shared is not None else None

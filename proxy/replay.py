@@ -12,7 +12,6 @@ import base64
 import binascii
 import heapq
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,9 +21,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from proxy import dialects, rulebook
+from proxy import dialects
 from proxy.chain import Chain
-from proxy.config import Settings
 from proxy.core import Core, CoreSettings, Opened, Prices, Standing
 from proxy.dialects.refusals import read_refused_field
 from proxy.model import (
@@ -431,17 +429,3 @@ def _body(value: Mapping[str, Any], key: str) -> bytes:
     if not isinstance(text, str):
         raise _Malformed(f"{key} must be a text")
     return text.encode("utf-8", "surrogatepass")
-
-
-def _main(arguments: Sequence[str]) -> int:
-    """``python -m proxy.replay [--json] FILE…``: the replay without settings and prices."""
-    files = [argument for argument in arguments if argument != "--json"]
-    tree, errors = run(files, chain=rulebook.chain(Settings()))
-    sys.stdout.buffer.write(orjson.dumps(tree) + b"\n")
-    for error in errors:
-        sys.stderr.write(error + "\n")
-    return 1 if errors else 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1:]))

@@ -159,10 +159,6 @@ class Reader:
         with self._lock:
             return int(self._connection.execute("SELECT seq FROM counters").fetchone()[0]) - 1
 
-    def findings(self, limit: int = 200) -> list[dict[str, Any]]:
-        """The newest findings, newest first, as events."""
-        return self.newest(("finding",), limit)
-
     def newest(self, types: Iterable[str], limit: int) -> list[dict[str, Any]]:
         """The newest events of some types, newest first."""
         found: list[dict[str, Any]] = []

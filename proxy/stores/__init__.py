@@ -1,38 +1,17 @@
-"""Which store a setting names: thread heads that outlive the process or are shared, and the ledger.
+"""Which store a setting names: the ledger, and the thread index that instances share.
 
-A thread store is named by a path or URL: ``memory:`` keeps heads for this process only, a path (or
-``sqlite:PATH``) keeps them in the record's file. Every store passes the same conformance suite.
+The heads of an instance's own threads lie in its record's file (``sqlite``). All stores of a kind pass
+the same conformance suite.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
-from proxy.outbox import Outbox
-from proxy.ports import Ledger, ThreadStore
+from proxy.ports import Ledger
 from proxy.stores.ledger_lease import LeasedLedger
 from proxy.stores.ledger_memory import MemoryLedger
 from proxy.stores.ledger_redis import RedisLedger
 from proxy.stores.ledger_sqlite import SqliteLedger
-from proxy.stores.memory import MemoryThreads
-from proxy.stores.sqlite import SqliteThreads
 from proxy.stores.threads_redis import RedisThreads
-
-
-class StoreUnknown(ValueError):
-    """No store goes by this URL; the message names those that do."""
-
-
-def open_threads(url: str, outbox: Outbox) -> ThreadStore:
-    """The thread store that a URL or path names. What is written goes through the outbox."""
-    scheme, colon, rest = url.partition(":")
-    if not colon or "/" in scheme or len(scheme) == 1:  # a plain path, also one with a drive letter
-        scheme, rest = "sqlite", url
-    opener = _OPENERS.get(scheme)
-    if opener is None:
-        raise StoreUnknown(
-            f"store {url!r}: unknown scheme {scheme!r}, use a path or one of {', '.join(_OPENERS)}"
-        )
-    return opener(rest, outbox)
 
 
 def shared_threads(url: str | None, ttl_s: int) -> RedisThreads | None:
@@ -51,15 +30,3 @@ def open_ledger(url: str | None, data_dir: Path, zone: str = "UTC", lease: int |
         return MemoryLedger(zone)
     shared = RedisLedger(url, zone)
     return shared if lease is None else LeasedLedger(shared, lease, zone, now=shared.now)
-
-
-def _memory(rest: str, outbox: Outbox) -> ThreadStore:
-    return MemoryThreads()
-
-
-def _sqlite(rest: str, outbox: Outbox) -> ThreadStore:
-    path = rest[2:] if rest.startswith("//") else rest
-    return SqliteThreads(Path(path).expanduser(), outbox)
-
-
-_OPENERS: dict[str, Callable[[str, Outbox], ThreadStore]] = {"memory": _memory, "sqlite": _sqlite}

@@ -1,4 +1,4 @@
-"""Thread heads in a dictionary: for tests, for runs that record nothing, and as the model of the others.
+"""Thread heads in a dictionary: the model that the other stores are held against.
 
 Bounded; the heads that rested longest leave first.
 """

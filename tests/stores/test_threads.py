@@ -13,7 +13,6 @@ import pytest
 from proxy.outbox import Outbox
 from proxy.ports import ThreadsAway, ThreadStore
 from proxy.record import RecordWriter
-from proxy.stores import StoreUnknown, open_threads
 from proxy.stores.memory import MemoryThreads
 from proxy.stores.sqlite import SqliteThreads
 from proxy.stores.threads_redis import RedisThreads
@@ -61,7 +60,7 @@ def redis_server() -> Iterator[RedisServer]:
         server.close()
 
 
-@pytest.fixture(params=["memory:", "sqlite", REDIS])
+@pytest.fixture(params=["memory", "sqlite", REDIS])
 async def kit(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kit]:
     """Every store in turn."""
     if request.param == "redis":
@@ -73,7 +72,7 @@ async def kit(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[K
         return
     outbox = Outbox(RecordWriter(tmp_path))
     outbox.start()
-    yield Kit(open_threads(request.param if request.param == "memory:" else str(tmp_path), outbox))
+    yield Kit(MemoryThreads() if request.param == "memory" else SqliteThreads(tmp_path, outbox))
     assert outbox.close()
 
 
@@ -226,12 +225,3 @@ async def test_memory_is_bounded() -> None:
     assert [found["id"] for found in await store.pull([])] == ["thr_9", "thr_8", "thr_7"]
     assert list(await store.pull([b"1"])) == []
     assert len(await store.pull([b"shared"])) == 3
-
-
-def test_stores_are_named_by_path_or_scheme(tmp_path: Path) -> None:
-    outbox = Outbox(None)
-    assert isinstance(open_threads("memory:", outbox), MemoryThreads)
-    for url in (str(tmp_path), f"sqlite:{tmp_path}", f"sqlite://{tmp_path}", "~/looptap", "relative"):
-        assert isinstance(open_threads(url, outbox), SqliteThreads)
-    with pytest.raises(StoreUnknown, match="carrier-pigeon"):
-        open_threads("carrier-pigeon:coop", outbox)
