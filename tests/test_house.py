@@ -21,7 +21,6 @@ DOORS = {
         "proxy.app",
         "exporters.webhooks",
     ),
-    "redis": ("proxy.stores.redis",),
     "opentelemetry": ("exporters.otel",),
     "requests": ("exporters.otel.over_http", "exporters.otel.answers"),
     "urllib3": ("exporters.otel.answers",),
@@ -31,7 +30,7 @@ DOORS = {
 }
 """Each foreign library and the only modules (with what lies below them) that may import it."""
 
-LIGHT = ("httptools", "aiohttp", "opentelemetry", "redis", "pydantic", "orjson")
+LIGHT = ("httptools", "aiohttp", "opentelemetry", "pydantic", "orjson")
 """What importing the ports must not load."""
 
 TEXT = frozenset(

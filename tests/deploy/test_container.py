@@ -215,5 +215,5 @@ def test_nothing_that_only_building_needs_is_left_in_it(image: Image) -> None:
     there = {
         path.name.partition("-")[0] for path in (image.root / "opt/looptap/lib").glob("*/site-packages/*")
     }
-    assert {"proxy", "policies", "exporters", "redis"} <= there
+    assert {"proxy", "policies", "exporters"} <= there
     assert not {"pip", "setuptools", "pytest", "mypy"} & there
