@@ -679,7 +679,7 @@ def test_a_session_that_others_followed_keeps_few_steps_and_still_goes_on() -> N
     for n in range(LIVELY):
         play.step(request(user(f"question {n}")), said("a"))
     thread = next(iter(play.tracker.shelf.threads.values()))
-    assert [step.index for step in thread.steps] == [0, 1, 4, 16, 18, 19]
+    assert [step.index for step in thread.steps] == [0, 16, 18, 19]
     play.step(asked, said("Done."))
     assert play.threads()[0]["turns"][0]["cause"] == "completed"
     play.step(

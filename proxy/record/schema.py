@@ -200,7 +200,7 @@ def _connect_writer(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA wal_autocheckpoint=4000")
         connection.execute("PRAGMA journal_size_limit=67108864")
-        connection.execute("PRAGMA cache_size=-16384")
+        connection.execute("PRAGMA cache_size=-4096")  # kB; of 4 or 16 MB neither costs more processor time
         connection.execute("PRAGMA temp_store=MEMORY")
         _migrate(connection)
         connection.execute("SELECT seq FROM counters").fetchone()

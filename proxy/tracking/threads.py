@@ -32,7 +32,7 @@ from proxy.structs import struct
 
 NEWEST_STEPS = 32
 """Steps of a thread that stay at hand one by one; older ones are thinned to powers of two."""
-MILESTONES = frozenset({0, *(4**n for n in range(12))})
+MILESTONES = frozenset({0, *(16**n for n in range(1, 7))})
 """Old steps that stay although their thread is at rest."""
 CLIPPED = 16_000
 """Characters of a reply kept to recognise it when a client rewrites it."""
