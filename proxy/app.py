@@ -378,8 +378,7 @@ def _enforces(settings: Settings) -> bool:
     """Whether anything may be refused, so that no traffic may pass by unread."""
     if settings.mode != "enforce":
         return False
-    acting = any(p.enabled and p.action not in ("observe", "warn") for p in settings.policies.values())
-    return bool(settings.budgets) or acting
+    return bool(settings.budgets) or any(policy.acts for policy in settings.policies.values())
 
 
 # -- a process of its own

@@ -35,9 +35,7 @@ class NotEnforced(Exception):
 
 def enforces(settings: Settings) -> bool:
     """Whether any budget refuses anything."""
-    return settings.mode == "enforce" and any(
-        budget.on_exhausted in ("deny", "message", "cut") for budget in settings.budgets
-    )
+    return settings.mode == "enforce" and any(budget.acts for budget in settings.budgets)
 
 
 async def prove(settings: Settings) -> None:

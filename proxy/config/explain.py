@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from proxy.config.tree import COUNTED_LIMITS, LIFE_SCOPES, BudgetSettings, Settings
+from proxy.config.tree import COUNTED_LIMITS, BudgetSettings, Settings
 
 
 def explain(settings: Settings) -> tuple[str, ...]:
@@ -24,18 +24,18 @@ def explain(settings: Settings) -> tuple[str, ...]:
 
 
 def _split(settings: Settings) -> tuple[list[str], list[str]]:
+    may_act = settings.mode == "enforce"
     enforced: list[str] = []
     observed: list[str] = []
     for budget in settings.budgets:
-        acts = settings.mode == "enforce" and budget.on_exhausted not in ("observe", "warn")
-        (enforced if acts else observed).append(_budget(budget))
-    if any(b.limits.spend_usd is not None for b in settings.budgets) and settings.mode == "enforce":
+        (enforced if may_act and budget.acts else observed).append(_budget(budget))
+    if may_act and any(b.acts and b.limits.spend_usd is not None for b in settings.budgets):
         enforced.append(f"requests that cannot be priced under a spend cap: {_unmodelled(settings)}")
     for name, policy in settings.policies.items():
-        if not policy.enabled:
-            continue
-        acts = settings.mode == "enforce" and policy.action != "observe"
-        (enforced if acts else observed).append(f"policy {name} (action {policy.action})")
+        if policy.enabled:
+            (enforced if may_act and policy.acts else observed).append(
+                f"policy {name} (action {policy.action})"
+            )
     return enforced, observed
 
 
@@ -51,7 +51,7 @@ def _budget(budget: BudgetSettings) -> str:
     alerts = f", alerts at {', '.join(f'{share:f}' for share in budget.alert_at)}" if budget.alert_at else ""
     hard = f", stops at {budget.hard_at:f} of it" if budget.hard_at != 1 else ""
     narrowed = _narrowed(budget)
-    scope = budget.scope if budget.scope in LIFE_SCOPES or ":" not in budget.scope else budget.scope[6:]
+    scope = budget.scope.removeprefix("label:")
     limits = ", ".join(_limits(budget))
     return (
         f"budget {budget.name}: {limits} per {scope}{window}{narrowed}{alerts}{hard} ({budget.on_exhausted})"

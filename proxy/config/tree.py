@@ -211,6 +211,11 @@ class BudgetSettings(Section):
     hold: Literal["worst_case", "slices"] = "worst_case"
     match: Annotated[BudgetMatch, _OrEmpty] = BudgetMatch()
 
+    @property
+    def acts(self) -> bool:
+        """Whether it refuses anything where the mode lets it, and does not only tell."""
+        return self.on_exhausted not in ("observe", "warn")
+
 
 class PolicySettings(BaseModel):
     """What every policy has; the rest is the policy's own (``policy_options``)."""
@@ -219,6 +224,11 @@ class PolicySettings(BaseModel):
 
     enabled: Flag = True
     action: Action = "observe"
+
+    @property
+    def acts(self) -> bool:
+        """Whether it changes or refuses anything where the mode lets it, and does not only tell."""
+        return self.enabled and self.action not in ("observe", "warn")
 
 
 class PriceRule(Section):

@@ -718,3 +718,13 @@ def test_explain_says_what_acts_and_what_only_looks(write) -> None:
     observing = explain(load(write("mode: observe\n" + text), environ={}))
     assert "enforced: nothing" in observing
     assert "observed: policy repeats (action deny)" in observing
+
+
+def test_explain_calls_nothing_enforced_that_only_warns(write) -> None:
+    text = (
+        "budgets: [{name: day, scope: team, window: day, limits: {spend_usd: 1}, on_exhausted: warn}]\n"
+        "policies: {repeats: {action: warn}}\n"
+    )
+    lines = explain(load(write(text), environ={}))
+    assert [line for line in lines if line.startswith("enforced: ")] == ["enforced: nothing"]
+    assert "observed: policy repeats (action warn)" in lines
