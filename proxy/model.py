@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from proxy.folded import Folded
 from proxy.structs import struct
@@ -52,6 +52,11 @@ Cause = Literal[
 """Why a turn ended; ``completed`` does not say that the work is right."""
 
 CostQuality = Literal["measured", "estimated", "assumed", "unpriced"]
+QUALITIES: tuple[CostQuality, ...] = get_args(CostQuality)
+"""Best first: a sum is as well known as its worst part. The record stores their places, so a new one is
+put last."""
+TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
+"""The public counts of a reply's tokens, fields of ``Usage``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,15 +278,8 @@ class Usage:
     """Further counts under genai-prices' names: ``web_searches``, ``input_audio_tokens`` …"""
 
     def public(self) -> dict[str, int]:
-        """The five keys of the contract; what was not reported is absent."""
-        pairs = (
-            ("input_tokens", self.input_tokens),
-            ("cache_read_tokens", self.cache_read_tokens),
-            ("cache_write_tokens", self.cache_write_tokens),
-            ("output_tokens", self.output_tokens),
-            ("reasoning_tokens", self.reasoning_tokens),
-        )
-        return {name: value for name, value in pairs if value is not None}
+        """``TOKENS``; what was not reported is absent."""
+        return {name: value for name in TOKENS if (value := getattr(self, name)) is not None}
 
 
 @struct(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 import orjson
@@ -51,13 +51,7 @@ _APIS: tuple[tuple[re.Pattern[str], Api], ...] = (
     (re.compile(r"/(chat/completions|responses|completions|embeddings)(/|$)"), "openai"),
     (re.compile(r":[A-Za-z]+$"), "gemini"),
 )
-_ENDS: dict[str, EndKind] = {
-    "complete": "complete",
-    "client_gone": "client_gone",
-    "upstream_reset": "upstream_reset",
-    "timeout": "timeout",
-    "refused": "refused",
-}
+_ENDS: tuple[EndKind, ...] = get_args(EndKind)
 _CAUSES = {
     "steps": "steps",
     "input_tokens": "tokens",
@@ -294,7 +288,7 @@ class Replay:
             request_body=_body(value, "request_body"),
             response=response,
             response_body=_body(value, "response_body"),
-            end=_ENDS[end],
+            end=end,
             arrived_ns=exchange.arrived_ns,
             ended_ns=_time(value, "t_end") if arrived is not None else None,
         )

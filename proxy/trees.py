@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from proxy.model import Record, rfc3339
+from proxy.model import QUALITIES, TOKENS, Record, rfc3339
 
-_QUALITIES = ("measured", "estimated", "assumed", "unpriced")
 _EVIDENCE = ("prefix", "content", "call_ids", "hint")
 """Strongest first: a thread is reported with the weakest that any of its requests needed."""
-_KEYS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 
 
 @dataclass(slots=True)
@@ -249,7 +247,7 @@ def _step(step: _Step) -> dict[str, Any]:
 
 
 def _add(total: dict[str, int], usage: Any) -> None:
-    for key in _KEYS:
+    for key in TOKENS:
         if usage.get(key) is not None:
             total[key] = total.get(key, 0) + int(usage[key])
 
@@ -258,8 +256,8 @@ def _cost(attempts: Iterable[dict[str, Any]]) -> tuple[str | None, str]:
     """The exact sum, and the worst quality among its parts; null where a part is not known."""
     total, worst = Decimal(0), 0
     for attempt in attempts:
-        worst = max(worst, _QUALITIES.index(attempt.get("cost_quality") or "unpriced"))
+        worst = max(worst, QUALITIES.index(attempt.get("cost_quality") or "unpriced"))
         if attempt.get("cost_usd") is not None:
             total += Decimal(attempt["cost_usd"])
-    quality = _QUALITIES[worst]
+    quality = QUALITIES[worst]
     return (None if quality == "unpriced" else format(total, "f")), quality

@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
-from proxy.model import rfc3339
+from proxy.model import QUALITIES, TOKENS, rfc3339
 from proxy.record.events import decode, kinds_mask
 from proxy.record.names import Names
-from proxy.record.summaries import QUALITIES, TOKENS, money
+from proxy.record.summaries import money
 
 _INT64 = (1 << 63) - 1
 

@@ -13,13 +13,10 @@ from typing import Any
 
 import orjson
 
-from proxy.model import Record
+from proxy.model import QUALITIES, TOKENS, Record
 from proxy.record.events import decode
 from proxy.record.rows import insert
 
-TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
-QUALITIES = ("measured", "estimated", "assumed", "unpriced")
-"""Best first; a turn is as well known as its worst attempt."""
 _PICO = Decimal(10) ** 12
 _TOP = 1 << 62
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from proxy.model import Record, rfc3339
+from proxy.model import QUALITIES, TOKENS, Record, rfc3339
 from proxy.terminal.wording import decimal
 from proxy.verdict import VERDICTS, Agreement
 
@@ -33,8 +33,6 @@ TYPES = (
     "step/end", "turn/end", "finding",
 )  # fmt: skip
 """What it is made of."""
-_QUALITIES = ("measured", "estimated", "assumed")
-_TOKENS = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
 _LEFT = frozenset({"completed", "interrupted", "superseded", "abandoned"})
 """Ends that are no failure."""
 _NO_FLAG = frozenset({"openai_chat", "openai_responses"})
@@ -67,14 +65,14 @@ class Bill:
     def take(self, attempt: Mapping[str, Any]) -> None:
         """Take in what an attempt cost."""
         cost, quality = decimal(attempt.get("cost_usd")), attempt.get("cost_quality")
-        if cost is None or quality not in _QUALITIES:
+        if cost is None or quality not in QUALITIES or quality == "unpriced":
             self.unpriced += 1
         else:
             self.usd += cost
             self.priced += 1
-            self.quality = max(self.quality, _QUALITIES.index(quality))
+            self.quality = max(self.quality, QUALITIES.index(quality))
         usage = attempt.get("usage") or {}
-        for name in _TOKENS:
+        for name in TOKENS:
             if isinstance(number := usage.get(name), int):
                 self.tokens[name] += number
 
@@ -360,9 +358,9 @@ def _share(part: int, whole: int) -> float | None:
 def _bill(bill: Bill) -> dict[str, Any]:
     known = bill.priced > 0 or not bill.unpriced
     return {
-        "usage": {name: bill.tokens[name] for name in _TOKENS if name in bill.tokens},
+        "usage": {name: bill.tokens[name] for name in TOKENS if name in bill.tokens},
         "cost_usd": format(bill.usd, "f") if known else None,
-        "cost_quality": _QUALITIES[bill.quality] if known else "unpriced",
+        "cost_quality": QUALITIES[bill.quality] if known else "unpriced",
         "unpriced_attempts": bill.unpriced,
     }
 
