@@ -306,7 +306,12 @@ class Replay:
         if api is None:
             api = "gemini" if "gemini" in provider else "anthropic" if provider == "anthropic" else "openai"
         label = str(name or provider or api)
-        return Upstream(label, f"https://{host or label}", api, "" if host else label)
+        url = f"https://{host or label}"
+        try:
+            _ = urlsplit(url).port
+        except ValueError:
+            raise _Malformed(f"{host or label!r} is no host") from None
+        return Upstream(label, url, api, "" if host else label)
 
 
 def run(

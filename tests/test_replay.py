@@ -186,6 +186,8 @@ def test_every_form_of_a_line_is_read(tmp_path: Path, more: dict[str, Any]) -> N
         (line(t=1, t_end=-1), "t_end must be seconds"),
         (line(end="gone"), "end must be one of"),
         (line(end=["complete"]), "end must be one of"),
+        (line(host="api.example:x"), "'api.example:x' is no host"),
+        (line(upstream="["), "'[' is no host"),
         (line(request_headers=[["a"]]), "request_headers must be"),
         (line(request_headers=7), "request_headers must be"),
         (line(request_body={"a": 1}), "request_body must be a text"),
