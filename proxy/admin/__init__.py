@@ -25,8 +25,9 @@ __all__ = ["TOKEN_FILE", "AdminParts", "Catalog", "Orders", "ServerLog", "build"
 
 def build(parts: AdminParts) -> web.Application:
     """The aiohttp application of the admin port."""
-    app = web.Application(middlewares=[walls(parts)], client_max_size=1 << 20)
     table: list[Route] = [*Reading(parts).routes(), *Ordering(parts).routes()]
+    open_paths = frozenset(route.path for route in table if route.open)
+    app = web.Application(middlewares=[walls(parts, open_paths)], client_max_size=1 << 20)
     document = openapi.document(table)
 
     async def told(request: web.Request) -> web.Response:

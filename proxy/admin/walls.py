@@ -11,7 +11,7 @@ the cookies of a host to all its ports.
 """
 
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from hashlib import blake2b
 from ipaddress import ip_address
 from typing import Any
@@ -20,7 +20,6 @@ from aiohttp import web
 
 from proxy.admin.parts import AdminParts
 
-_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _WANTED = "a token is wanted: open the admin URL that `looptap serve` printed"
 _ELSEWHERE = "requests from other sites are not taken"
 
@@ -42,12 +41,12 @@ SAFE_HEADERS = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def walls(parts: AdminParts) -> Any:
-    """The one middleware of the admin port."""
+def walls(parts: AdminParts, open_paths: Collection[str]) -> Any:
+    """The one middleware of the admin port. ``open_paths`` need no token."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        response = _turned_away(request, parts)
+        response = _turned_away(request, parts, request.path in open_paths)
         if response is None:
             try:
                 response = await handler(request)
@@ -68,21 +67,21 @@ def plain(status: int, text: str) -> web.Response:
     return web.json_response({"error": text}, status=status)
 
 
-def _turned_away(request: web.Request, parts: AdminParts) -> web.StreamResponse | None:
-    if not _is_served(_host_name(request.host), request.path, parts):
+def _turned_away(request: web.Request, parts: AdminParts, is_open: bool) -> web.StreamResponse | None:
+    if not _is_served(_host_name(request.host), parts, is_open):
         return plain(403, "this host name is not served here")
     if _from_elsewhere(request):
         return plain(403, _ELSEWHERE)
-    if request.path in _OPEN_PATHS:
+    if is_open:
         return None
     if request.method == "GET" and _same(request.query.get("token", ""), parts.token):
         return _into_cookie(request, parts.token)
     return None if _authorised(request, parts.token) else plain(401, _WANTED)
 
 
-def _is_served(host: str, path: str, parts: AdminParts) -> bool:
+def _is_served(host: str, parts: AdminParts, is_open: bool) -> bool:
     """By its names; probes and scrapes also by whatever address it has, which no DNS name can stand for."""
-    return host in parts.hosts or (path in _OPEN_PATHS and _is_address(host))
+    return host in parts.hosts or (is_open and _is_address(host))
 
 
 def _from_elsewhere(request: web.Request) -> bool:
