@@ -11,7 +11,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -67,7 +67,7 @@ class Piece:
     """Of the item's identity; empty where it has none."""
     ids: tuple[str, ...] = ()
     """Of its call id and item id."""
-    sentinel: bool = field(default=False)
+    sentinel: bool = False
 
 
 def pieces(dialect: DialectName, items: Iterable[tuple[int, Item]]) -> list[Piece]:
@@ -201,10 +201,10 @@ def tells(text: str, unit: Unit) -> bool:
             break
         starts.add(found + 1)
         at = found + 1
-    for _tag in ("<think>", "<thinking>", "<reasoning>"):
-        found = text.find(_tag)
+    for tag in ("<think>", "<thinking>", "<reasoning>"):
+        found = text.find(tag)
         if found >= 0:
-            starts.add(found + len(_tag))
+            starts.add(found + len(tag))
     return any(fingerprint(text[start : start + size]) == unit.text for start in starts if start >= 0)
 
 

@@ -446,6 +446,7 @@ class CaptureStart:
     provider: str
     upstream: str
     host: str
+    """The upstream's base URL, scheme and all; the record's column is called so."""
     method: str
     target: str
     headers: tuple[tuple[bytes, bytes], ...]

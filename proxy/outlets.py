@@ -78,5 +78,6 @@ def trace_url(settings: Settings, turn: str) -> str | None:
 
 def content_chars(settings: Settings) -> int:
     """How much of each item exporters may show; 0: nothing."""
-    entry = settings.exporters.get("otlp")
-    return PART_CHARS if entry is not None and entry.get("content") in (True, "true") else 0
+    if "otlp" not in settings.exporters:
+        return 0
+    return PART_CHARS if exporter_options(settings, "otlp").read(OtlpSettings).content else 0

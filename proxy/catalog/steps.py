@@ -110,7 +110,7 @@ def _read(reader: Reader, step: str) -> _Seen:
         raise NotRecorded(f"no attempt of {step} in the record")
     stored = attempts[-1]
     head = Head(stored.method, stored.target, tuple(stored.headers))
-    upstream = Upstream(stored.upstream, f"https://{stored.host}", "openai", stored.provider)
+    upstream = Upstream(stored.upstream, stored.host, "openai", stored.provider)
     dialect = dialects.match(stored.method, head.path, upstream, head)
     if dialect is None:
         raise NotRecorded(f"{step} is no model call that can be read")

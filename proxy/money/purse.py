@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 from proxy.core import Glance, Opened
 from proxy.model import Attempt, EndKind, Exchange, Upstream
-from proxy.money import deferred
+from proxy.money import deferred, door
 from proxy.money.bounds import Bounds
 from proxy.money.deadlines import clocks_of, time_up
 from proxy.money.demands import (
@@ -31,7 +31,6 @@ from proxy.money.demands import (
     streak_memory,
     without_idle_clamps,
 )
-from proxy.money.door import Door
 from proxy.money.passbook import Passbook
 from proxy.money.tally import Tally
 from proxy.money.unread import is_billable
@@ -45,18 +44,15 @@ PACE_S = 10.0
 """How long a request may wait for the next minute before it is sent back."""
 SETTLING_S = 10.0
 UNBOUNDED = 4 * 10**18
+"""As much as a counter can hold (``stores.ledger``): a limit that is never reached."""
 DEFERRED = 10_000
 """Background replies whose hold is kept at hand for the fetch that settles it."""
 
 
-class Rules(Protocol):
-    """Which budgets a request falls under (``policies.budgets``)."""
+class Rules(door.Rules, Protocol):
+    """What the door asks of the budgets, and what happens to a reply under way."""
 
-    def acts(self, budget: str) -> bool: ...
     def cuts(self, budget: str) -> bool: ...
-    def caps_spend(self, subjects: Mapping[str, str]) -> str | None: ...
-    def claims(self, demand: Demand) -> list[Claim]: ...
-    def refusal(self, why: Refusal, *, now_ns: int) -> Terminal: ...
     def unpriced(self, budget: str, what: str) -> Terminal: ...
     def away(self) -> Terminal: ...
 
@@ -96,7 +92,7 @@ class Purse:
         self._remember = remember
         self._bounds = Bounds()
         self.tally = Tally()
-        self.door = Door(ledger, self._bounds, self.book, self.tally, glance, lambda: self.posture.ttl_s)
+        self.door = door.Door(ledger, self._bounds, self.book, self.tally, glance, lambda: self.posture.ttl_s)
         """Refuses what was refused before, without a closer look."""
         self._open: dict[str, Grant] = {}
         self._deferred: dict[str, _Tab] = {}
@@ -393,10 +389,7 @@ class _Tab:
 
 def _unbounded(claims: Sequence[Claim], failing: Claim) -> list[Claim]:
     """The same claims, with the one that did not fit counted and not bounded."""
-    return [
-        replace(claim, hard=UNBOUNDED, limit=claim.limit) if claim is failing or claim == failing else claim
-        for claim in claims
-    ]
+    return [replace(claim, hard=UNBOUNDED) if claim == failing else claim for claim in claims]
 
 
 def _until_next_minute(why: Refusal, now_ns: int) -> float | None:

@@ -19,6 +19,7 @@ class StoredExchange:
     provider: str
     upstream: str
     host: str
+    """The upstream's base URL."""
     method: str
     target: str
     headers: list[tuple[bytes, bytes]]
