@@ -61,8 +61,12 @@ _TRY_S = 2.0
 """How long a start waits to know whether it can record."""
 _WATCH_S = 1.0
 _CIRCLES_S = 1.0
+_ONE_PRESS_S = 0.5
+"""Signals so close together are one: a shell and a program around us may both pass the same Ctrl-C on."""
 _FLUSH_S = 5.0
 """How long exporters may take to send what they have, at the end."""
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 Warn = Callable[[str], None]
 
@@ -84,6 +88,15 @@ class Running:
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Stop accepting, let streams end, write what is queued."""
         await self.parts.stop(grace_s)
+
+    @property
+    def under_way(self) -> int:
+        """Exchanges that have not ended."""
+        return self.parts.server.shell.open_exchanges
+
+    def hurry(self) -> None:
+        """A ``stop`` that waits for streams waits no longer."""
+        self.parts.server.hurry()
 
     def reload(self, settings: Settings) -> None:
         """Take over what may change while running: upstreams, keys, prices, switches."""
@@ -392,10 +405,13 @@ async def serve(
     load_again: Callable[[Settings], Settings] | None = None,
     watch: Path | None = None,
 ) -> None:
-    """Run until SIGTERM or SIGINT. SIGHUP or a changed file (``watch``) loads the settings again."""
+    """Run until SIGTERM or SIGINT; a second one cuts what is still under way.
+
+    SIGHUP or a changed file (``watch``) loads the settings again.
+    """
     loop = asyncio.get_running_loop()
     done, again = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _ENDING:
         loop.add_signal_handler(number, done.set)
     if load_again is not None:
         loop.add_signal_handler(signal.SIGHUP, again.set)
@@ -409,6 +425,22 @@ async def serve(
         await done.wait()
         for task in beside:
             task.cancel()
+    await _stop(running, warn)
+
+
+async def _stop(running: Running, warn: Warn) -> None:
+    """Let streams end, unless whoever stops us asks a second time."""
+    loop = asyncio.get_running_loop()
+    since = loop.time()
+
+    def again() -> None:
+        if loop.time() - since >= _ONE_PRESS_S:
+            running.hurry()
+
+    for number in _ENDING:
+        loop.add_signal_handler(number, again)
+    if under_way := running.under_way:
+        warn(f"stopping: {under_way} under way, for {GRACE_S:g} seconds more; Ctrl-C again cuts at once")
     await running.stop()
 
 

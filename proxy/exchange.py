@@ -383,6 +383,11 @@ class LiveExchange:
         else:
             self._task.cancel()
 
+    def on_stopped(self) -> None:
+        """We go before its end, not its client."""
+        if self.relay.is_waiting:
+            self._watch.failed_with("looptap was stopped")
+
     def _may_drain(self) -> bool:
         return (
             self._shell.on_abort == "drain"

@@ -111,6 +111,7 @@ class Server:
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_gone = asyncio.Event()
+        self._hurried = False
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address (port 0 picks a free one)."""
@@ -127,7 +128,7 @@ class Server:
         self.shell.pulse.stopping = True
         for connection in list(self._connections):
             connection.retire()
-        if self._connections:
+        if self._connections and not self._hurried:
             self._all_gone.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_gone.wait(), grace_s)
@@ -143,6 +144,11 @@ class Server:
             if not self._connections and not self.shell.pool.open_connections:
                 break
             await asyncio.sleep(0.01)
+
+    def hurry(self) -> None:
+        """Give what is still under way no more time."""
+        self._hurried = True
+        self._all_gone.set()
 
     async def _close_listener(self, listener: asyncio.Server) -> None:
         """Take what the kernel has accepted for us, then refuse: a mere close would reset those."""
@@ -469,6 +475,8 @@ class ClientConnection(asyncio.Protocol):
 
     def cut(self) -> "list[asyncio.Task[None]]":
         """The server's patience is over; the tasks that still have to come to their end."""
+        if self._exchange is not None:
+            self._exchange.on_stopped()
         self.break_off(reset=True)
         self.abort()
         if self._task is None or self._task.done():

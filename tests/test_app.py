@@ -1,6 +1,8 @@
 """The composition root: it starts over a damaged record, and loads changed settings once."""
 
 import asyncio
+import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -91,3 +93,46 @@ async def test_why_an_upstream_could_not_be_reached_is_logged_once_and_stands_in
     lost = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "show", "--response"])
     assert lost.exit_code == 1
     assert why in str(lost.exception)
+
+
+async def test_a_second_ctrl_c_cuts_what_still_streams_and_the_record_says_who_ended_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_ONE_PRESS_S", 0.0)
+    asked, up, stopping = asyncio.Event(), asyncio.Queue[app.Running](), asyncio.Queue[str]()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    upstream = await asyncio.start_server(silent, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}"
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    async with upstream, asyncio.timeout(20), aiohttp.ClientSession() as client, asyncio.TaskGroup() as group:
+        serving = group.create_task(
+            app.serve(
+                settings(tmp_path, upstreams={"anthropic": {"url": url, "api": "anthropic"}}),
+                announce=up.put_nowait,
+                warn=stopping.put_nowait,
+            )
+        )
+        running = await up.get()
+        asking = group.create_task(_broken(client, f"{running.data_url}/v1/messages", body))
+        await asked.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (await stopping.get()).startswith("stopping: 1 under way")
+        os.kill(os.getpid(), signal.SIGINT)
+        await serving
+        assert await asking
+    told = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "show"])
+    assert "attempt 1 broken off: looptap was stopped" in told.output
+
+
+async def _broken(client: aiohttp.ClientSession, url: str, body: Any) -> bool:
+    try:
+        async with client.post(url, json=body):
+            return False
+    except aiohttp.ClientError:
+        return True

@@ -322,6 +322,8 @@ class _Pen:
         elif attempt.refused is not None:
             words = refusal_words(attempt.refused)
         elif attempt.why:
+            if attempt.outcome == "client_gone":  # it did not leave by itself
+                words = "broken off"
             words += f": {inert(attempt.why, 160, ellipsis=self._g.ellipsis)}"
         glyph, style = (self._g.tick, "green") if good else (self._g.cross, "bold red")
         span = _Span(
