@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.cli import COMMANDS, cli
-from proxy.commands.options import run, written_whole
+from proxy.commands.options import Common, run, written_whole
+from proxy.commands.settled import same_place
 from proxy.config import Overrides, load
 from proxy.model import CaptureEnd, CaptureStart, Record
 from proxy.record import RecordWriter
@@ -432,6 +433,20 @@ def test_serve_names_settings_for_clients_and_what_is_enforced() -> None:
     away = "\n".join(welcome(settings, "http://127.0.0.1:4040", "http://127.0.0.1:4041", "the disk is full"))
     assert "does NOT record, and tries again: the disk is full" in away
     assert "records bodies" not in away
+
+
+def test_serve_says_by_which_options_other_commands_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LOOPTAP_CONFIG", raising=False)
+    file = tmp_path / "my caps.yaml"
+    file.write_text("budgets: [{name: turn, scope: turn, limits: {steps: 2}}]\n")
+    assert same_place(Common()) == ""
+    place = same_place(Common(config=Path("my caps.yaml"), data_dir=tmp_path))
+    told = list(welcome(load(file, environ={}), "http://127.0.0.1:4040", "", place=place))
+    commands = f"(looptap --config '{file}' --data-dir {tmp_path} show, turns, tail, budgets, topup)"
+    assert [line for line in told if line.endswith(commands)]
 
 
 @pytest.mark.parametrize("arguments", [(), ("keys",)])

@@ -5,7 +5,7 @@ import click
 from proxy import app, probe
 from proxy.commands.live import live
 from proxy.commands.options import Common, Failed, common, out_json
-from proxy.commands.settled import file_of, settings_again, settings_of
+from proxy.commands.settled import file_of, same_place, settings_again, settings_of
 from proxy.config import Overrides, explain
 from proxy.terminal.welcome import welcome
 
@@ -38,7 +38,8 @@ def serve_command(common: Common, listen: str | None, admin: str | None, urls: t
                 }
             )
         else:
-            for line in welcome(settings, running.data_url, running.admin_url, running.record_away):
+            away, place = running.record_away, same_place(common)
+            for line in welcome(settings, running.data_url, running.admin_url, away, place):
                 click.echo(line)
 
     if probe.enforces(settings):

@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from proxy import rulebook
 from proxy.commands.options import Common
@@ -28,6 +29,12 @@ def file_of(common: Common) -> Path | None:
     """The configuration's file, where there is one."""
     named = common.config or os.environ.get("LOOPTAP_CONFIG") or None
     return Path(named) if named is not None else None
+
+
+def same_place(common: Common) -> str:
+    """The options by which a command in another directory finds the same settings and record."""
+    named = (("--config", file_of(common)), ("--data-dir", common.data_dir))
+    return "".join(f" {option} {quote(str(path.absolute()))}" for option, path in named if path is not None)
 
 
 def _over(common: Common, over: Overrides) -> Overrides:

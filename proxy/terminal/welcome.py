@@ -15,8 +15,13 @@ CODEX = '-c openai_base_url="{url}/v1"'
 """Codex reads no variable for its built-in provider."""
 
 
-def welcome(settings: Settings, data_url: str, admin_url: str, away: str | None = None) -> Iterable[str]:
-    """The lines, in the order in which one needs them. ``away``: why nothing is recorded, if so."""
+def welcome(
+    settings: Settings, data_url: str, admin_url: str, away: str | None = None, place: str = ""
+) -> Iterable[str]:
+    """The lines, in the order in which one needs them.
+
+    ``away``: why nothing is recorded, if so; ``place``: the options by which other commands find this one.
+    """
     yield f"looptap listens on {data_url}. Point a client at it:"
     width = max(len(f"{name}={data_url}{tail}") for name, tail, _ in _CLIENTS)
     for name, tail, who in _CLIENTS:
@@ -34,7 +39,8 @@ def welcome(settings: Settings, data_url: str, admin_url: str, away: str | None 
             yield line
     kept = "bodies and events" if settings.store.record == "full" else "structure and digests, no content"
     if away is None:
-        yield f"records {kept} in {settings.store.path} (looptap show, turns, tail)"
+        names = "show, turns, tail, budgets, topup" if settings.budgets else "show, turns, tail"
+        yield f"records {kept} in {settings.store.path} (looptap{place} {names})"
     else:
         yield f"does NOT record, and tries again: {away}"
     yield f"admin: {admin_url}"
