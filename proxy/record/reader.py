@@ -66,8 +66,10 @@ class Reader:
     def __enter__(self) -> "Reader":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close()
+        if (damaged := schema.damaged(self.data_dir, error)) is not None:
+            raise damaged from None
 
     # -- ids
 

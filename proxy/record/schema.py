@@ -130,17 +130,24 @@ def open_reader(data_dir: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise RecordMissing(_why_missing(data_dir))
     try:
-        connection = _connect_reader(path, "mode=ro")
-    except sqlite3.OperationalError:
-        if path.with_name(FILE + "-wal").exists():
-            raise
-        connection = _connect_reader(path, "immutable=1")  # a directory where no lock file can be made
+        connection = _open_to_read(path)
+    except sqlite3.DatabaseError as error:
+        raise damaged(data_dir, error) or error from None
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version == 0 or version > len(MIGRATIONS):
         connection.close()
         why = "has not been begun yet" if version == 0 else "was written by a newer Looptap: update this one"
         raise RecordMissing(f"the record in {data_dir} {why}")
     return connection
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    try:
+        return _connect_reader(path, "mode=ro")
+    except sqlite3.OperationalError:
+        if path.with_name(FILE + "-wal").exists():
+            raise
+        return _connect_reader(path, "immutable=1")  # a directory where no lock file can be made
 
 
 _PROXY_WAS_HERE = ("admin-token", "ledger.db")
@@ -163,6 +170,16 @@ def is_damage(error: sqlite3.Error) -> bool:
     """Whether the file itself is broken (full disks, locks and rights are not damage)."""
     name = getattr(error, "sqlite_errorname", "") or ""
     return name.startswith("SQLITE_CORRUPT") or name == "SQLITE_NOTADB"
+
+
+def damaged(data_dir: Path, error: BaseException | None) -> RecordMissing | None:
+    """What a reader is told where the file itself is broken; None where it is not."""
+    if not isinstance(error, sqlite3.DatabaseError) or not is_damage(error):
+        return None
+    return RecordMissing(
+        f"the record {data_dir / FILE} is damaged ({error}); "
+        "`looptap serve` moves it aside and begins a new one"
+    )
 
 
 def move_aside(path: Path, warn: Warn, why: str) -> None:

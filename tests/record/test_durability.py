@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.model import Record
 from proxy.record import BodyDamaged, NotRecorded, Reader, RecordAway, RecordMissing, RecordWriter
 from proxy.record.schema import FILE, MIGRATIONS, open_reader, open_writer
 from tests.record.kit import end, event, start, xid
@@ -218,6 +219,21 @@ def test_a_reader_makes_nothing_and_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / FILE).touch()
     with pytest.raises(RecordMissing, match="begun"):
         Reader(tmp_path)
+
+
+@pytest.mark.parametrize("begins_well", [False, True])
+def test_a_reader_of_a_damaged_file_is_told_so_in_words(tmp_path: Path, *, begins_well: bool) -> None:
+    writer = RecordWriter(tmp_path, warn=print)
+    writer.write([Record(n, "session/start", "ses_" + f"{n:020}") for n in range(1, 200)])
+    writer.close()
+    path = tmp_path / FILE
+    kept = path.read_bytes()[: 4_096 * begins_well]
+    path.write_bytes(kept + b"no page of a database at all " * 5_000)
+    with (
+        pytest.raises(RecordMissing, match=r"is damaged \(.*\); `looptap serve`"),
+        Reader(tmp_path) as reader,
+    ):
+        reader.sessions(10)
 
 
 def test_a_reader_cannot_write(tmp_path: Path) -> None:
