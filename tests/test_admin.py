@@ -160,6 +160,15 @@ async def test_odd_numbers_are_refused_in_words(client: TestClient[Any, Any], qu
     assert "whole number" in await answer.text()
 
 
+async def test_a_cause_that_no_turn_can_have_is_refused_with_those_that_there_are(
+    client: TestClient[Any, Any],
+) -> None:
+    answer = await client.get("/api/v1/turns?cause=eror", headers=BEARER)
+    assert answer.status == 400
+    assert "cause takes why the turn ended, or open: completed, " in await answer.text()
+    assert await (await client.get("/api/v1/turns?cause=error", headers=BEARER)).json() == []
+
+
 async def test_events_follow_from_a_seq(client: TestClient[Any, Any]) -> None:
     async with client.get("/api/v1/events?after=0", headers=BEARER) as answer:
         assert answer.headers["Content-Type"].startswith("text/event-stream")

@@ -6,6 +6,7 @@ traffic.
 
 import asyncio
 import time
+from typing import get_args
 
 from aiohttp import web
 
@@ -13,18 +14,20 @@ from proxy.admin import shapes
 from proxy.admin.asking import LIMIT, Query, Route, asked, found, given, json
 from proxy.admin.following import AFTER, follow
 from proxy.admin.parts import AdminParts, Catalog
+from proxy.model import Cause
 
 JSON = "application/json"
 _BEFORE = Query("before", "an id; only what began before it is listed (the next page)")
 _LABEL = Query("label", "a label, as name or name=value")
 _KEY = Query("key", "the key that pays")
 _AGENT = Query("agent", "the agent or client")
+_CAUSES = (*get_args(Cause), "open")
 _OF_TURNS = (
     _AGENT,
     Query("model", "a model that answered"),
     _KEY,
     _LABEL,
-    Query("cause", "why the turn ended, or open"),
+    Query("cause", f"why the turn ended, or open: {', '.join(_CAUSES)}", pattern="|".join(_CAUSES)),
     Query("finding", "a policy, policy/kind, severity, or any"),
     Query("session", "a session"),
 )
