@@ -15,7 +15,7 @@ from proxy.record.exchanges import StoredExchange, seconds
 from proxy.record.heads import HeadsPut
 from proxy.record.reader import Ambiguous, Found, NotRecorded, Reader
 from proxy.record.retention import Keep
-from proxy.record.schema import RecordMissing
+from proxy.record.schema import RecordDamaged, RecordMissing
 from proxy.record.writer import Entry, RecordAway, RecordWriter
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "NotRecorded",
     "Reader",
     "RecordAway",
+    "RecordDamaged",
     "RecordMissing",
     "RecordWriter",
     "StoredExchange",

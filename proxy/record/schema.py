@@ -103,6 +103,10 @@ class RecordMissing(Complaint):
     """There is no record to read here; the message says what to do."""
 
 
+class RecordDamaged(RecordMissing):
+    """There is a file, and it can be read no more."""
+
+
 class RecordNewer(Complaint):
     """The file was written by a newer Looptap; it is left alone."""
 
@@ -172,11 +176,11 @@ def is_damage(error: sqlite3.Error) -> bool:
     return name.startswith("SQLITE_CORRUPT") or name == "SQLITE_NOTADB"
 
 
-def damaged(data_dir: Path, error: BaseException | None) -> RecordMissing | None:
+def damaged(data_dir: Path, error: BaseException | None) -> RecordDamaged | None:
     """What a reader is told where the file itself is broken; None where it is not."""
     if not isinstance(error, sqlite3.DatabaseError) or not is_damage(error):
         return None
-    return RecordMissing(
+    return RecordDamaged(
         f"the record {data_dir / FILE} is damaged ({error}); "
         "`looptap serve` moves it aside and begins a new one"
     )

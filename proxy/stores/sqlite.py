@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.outbox import Outbox
-from proxy.record import Reader, RecordMissing
+from proxy.record import Reader, RecordDamaged, RecordMissing
 
 
 class SqliteThreads:
@@ -46,8 +46,8 @@ class SqliteThreads:
         try:
             with Reader(self._data_dir) as reader:
                 return reader.heads(keys)
-        except RecordMissing:
-            return []
-        except sqlite3.Error:
+        except (RecordDamaged, sqlite3.Error):
             self.failures += 1
+            return []
+        except RecordMissing:
             return []

@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from proxy.model import Record
-from proxy.record import BodyDamaged, NotRecorded, Reader, RecordAway, RecordMissing, RecordWriter
+from proxy.record import (
+    BodyDamaged,
+    NotRecorded,
+    Reader,
+    RecordAway,
+    RecordDamaged,
+    RecordMissing,
+    RecordWriter,
+)
 from proxy.record.schema import FILE, MIGRATIONS, open_reader, open_writer
 from tests.record.kit import end, event, start, xid
 
@@ -230,7 +238,7 @@ def test_a_reader_of_a_damaged_file_is_told_so_in_words(tmp_path: Path, *, begin
     kept = path.read_bytes()[: 4_096 * begins_well]
     path.write_bytes(kept + b"no page of a database at all " * 5_000)
     with (
-        pytest.raises(RecordMissing, match=r"is damaged \(.*\); `looptap serve`"),
+        pytest.raises(RecordDamaged, match=r"is damaged \(.*\); `looptap serve`"),
         Reader(tmp_path) as reader,
     ):
         reader.sessions(10)
