@@ -29,7 +29,8 @@ from proxy.ports import View
 from proxy.verdict import Consequence, Decision, Finding, Severity, Terminal
 
 _ATTRIBUTION = "x-anthropic-billing-header"
-_REMINDER = re.compile(r"\s*<system-reminder>.*?</system-reminder>\s*", re.DOTALL)
+_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
+_REMINDED = "</system-reminder>"
 _KEPT_SHARE = 0.5
 """A new list that keeps less than this of the old one is a new history, not a changed one."""
 _LEAST_TOKENS = 1_000
@@ -285,7 +286,7 @@ def _compared(request: ModelRequest, start: int, *, strict: bool) -> Iterator[tu
     """The items that have an identity; reminders by themselves only where something is bound to them."""
     for index in range(start, len(request.messages)):
         for item in request.messages[index].items:
-            if item.digest and (strict or item.kind != "user" or _REMINDER.sub("", item.text)):
+            if item.digest and (strict or item.kind != "user" or without_reminders(item.text)):
                 yield index, item
 
 
@@ -294,9 +295,17 @@ def _same(one: Item, other: Item, *, strict: bool) -> bool:
         return True
     if strict or one.kind != other.kind or one.kind not in ("user", "tool_result"):
         return False
-    return _REMINDER.sub("", one.text).strip() == _REMINDER.sub("", other.text).strip() and (
-        "<system-reminder>" in one.text or "<system-reminder>" in other.text
-    )
+    if _REMINDED not in one.text and _REMINDED not in other.text:
+        return False
+    return without_reminders(one.text) == without_reminders(other.text)
+
+
+def without_reminders(text: str) -> str:
+    """A text less its reminders and the space around them."""
+    if _REMINDED not in text:
+        return text.strip()
+    end = text.rfind(_REMINDED) + len(_REMINDED)  # behind it one that is opened has no end to look for
+    return "".join(piece.strip() for piece in (*_REMINDER.split(text[:end]), text[end:]))
 
 
 def _replaced(before: ModelRequest, after: ModelRequest) -> bool:

@@ -60,6 +60,12 @@ def test_a_picture_counts_as_one_and_not_as_its_base64() -> None:
     assert bound(Bounds(), "a", body, request(picture)) < len(b'{"messages": []}') + 2 * PICTURE + 1
 
 
+def test_what_is_too_short_for_a_picture_counts_as_it_is_however_often_it_looks_like_one() -> None:
+    body = (b'"' + b"/9j/" * (PICTURE // 2 - 1) + b'",') * 30
+    assert Bounds().prompt("a", request(), body, len(body), None, None) == len(body)
+    assert len(body) < LARGEST_WINDOW
+
+
 def test_a_document_that_lies_elsewhere_may_fill_the_window() -> None:
     assert bound(Bounds(), "a", b"short", request(Item("media", "user", form="document"))) == 200_000
 

@@ -52,6 +52,12 @@ def test_fields_that_only_sound_like_it_stay(name: str) -> None:
     assert redact_headers([(name.encode(), b"value")]) == ((name.encode(), b"value"),)
 
 
+def test_a_name_too_long_to_be_looked_at_closely_counts_as_a_secrets() -> None:
+    assert redact_headers([(b"ratelimit" * 20_000 + b"token1", SECRET.encode())])[0][1] == b"..."
+    assert redact_headers([(b"ratelimittokens" * 2_000, SECRET.encode())])[0][1] == b"..."
+    assert SECRET not in redact_target(f"/v1/x?{'max_' * 16_000}token_={SECRET}&a=b")
+
+
 def test_order_repeats_and_empty_values_stay() -> None:
     fields = [(b"A", b"1"), (b"Cookie", b"a=b"), (b"A", b"2"), (b"cookie", b""), (b"x-api-key", b"  ")]
     assert [name for name, _ in redact_headers(fields)] == [name for name, _ in fields]

@@ -25,7 +25,10 @@ PICTURE = 16_000
 _MOST_KNOWN = 20_000
 _LONG = 32_000
 """Fewer new bytes are not searched for pictures."""
-_PICTURES = re.compile(rb"(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR)[A-Za-z0-9+/=\\]{%d,}" % (2 * PICTURE))
+_PICTURES = re.compile(
+    rb"(?<![A-Za-z0-9+/=\\])(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR)[A-Za-z0-9+/=\\]{%d,}" % (2 * PICTURE)
+)
+"""Each begins where no base64 stands before: else one too short would be read anew from each of its places."""
 _NAMED_DOCUMENTS = frozenset({"document", "input_file", "file", "fileData", "file_data", "container_upload"})
 
 

@@ -26,6 +26,8 @@ _HARMLESS = re.compile(
     re.IGNORECASE,
 )
 """Fields that match the net and hold no secret: limits and counts of tokens, handshakes, retries."""
+_LONGEST_NAME = 100
+"""Characters of a name that may be harmless: in a longer one the patterns above would search for minutes."""
 _SCHEME = re.compile(rb"^([A-Za-z][A-Za-z0-9_-]{1,19})[ \t]+(?=\S)")
 _SCHEMED = frozenset({b"authorization", b"proxy-authorization"})
 
@@ -75,7 +77,9 @@ def _secret_places(names: tuple[bytes, ...]) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def is_secret_header(name: bytes) -> bool:
     """Whether a field of this name may carry a credential."""
-    return _HEADER.search(name) is not None and _HARMLESS.match(name) is None
+    if _HEADER.search(name) is None:
+        return False
+    return len(name) > _LONGEST_NAME or _HARMLESS.match(name) is None
 
 
 def _value(name: bytes, value: bytes) -> bytes:
@@ -93,6 +97,8 @@ def _pair(match: re.Match[str]) -> str:
     if not equals or not value:
         return match.group()
     plain = _PERCENT.sub(lambda hit: chr(int(hit.group(1), 16)), name)
-    if _QUERY_NAME.search(plain) is None or _QUERY_HARMLESS.search(plain) is not None:
+    if _QUERY_NAME.search(plain) is None:
+        return match.group()
+    if len(plain) <= _LONGEST_NAME and _QUERY_HARMLESS.search(plain) is not None:
         return match.group()
     return f"{name}={DOTS}"

@@ -13,9 +13,13 @@ from typing import Any
 from proxy.model import Item, ModelRequest
 from proxy.tracking.threads import CLIPPED, Call, Step, joins
 
-_THINK = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
+_THOUGHTS = tuple(
+    (re.compile(rf"<{name}>.*?</{name}>", re.DOTALL), f"</{name}>")
+    for name in ("think", "thinking", "reasoning")
+)
 _NOTHING = re.compile(r"^[\s\[\](){}.]*(empty|no content|none|null)?[\s\w\[\](){}.]{0,12}$", re.IGNORECASE)
 _SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
+_SUMMED_UP = "</summary>"
 ENOUGH = 24
 """Characters from which a quotation is evidence and no accident."""
 _SENTENCE = 3
@@ -80,7 +84,16 @@ def _value(text: str) -> Any:
 
 
 def _plain(text: str) -> str:
-    return " ".join(_THINK.sub(" ", text).split())
+    for thought, mark in _THOUGHTS:
+        end = _last(mark, text)
+        text = thought.sub(" ", text[:end]) + text[end:]
+    return " ".join(text.split())
+
+
+def _last(mark: str, text: str) -> int:
+    """Where the last of these marks ends: a model may open one thing a thousand times and close none, and
+    from each opening all of the text would be searched."""
+    return text.rfind(mark) + len(mark) if mark in text else 0
 
 
 def opening(request: ModelRequest, most: int = 4) -> list[str]:
@@ -95,7 +108,7 @@ def opening(request: ModelRequest, most: int = 4) -> list[str]:
 
 def quotes(texts: Sequence[str], reply: str) -> bool:
     """Whether a new history's first texts carry an earlier reply (a summary of what was)."""
-    for part in (reply, *(match[1] for match in _SUMMARY.finditer(reply))):
+    for part in (reply, *(match[1] for match in _SUMMARY.finditer(reply, 0, _last(_SUMMED_UP, reply)))):
         if repeats(texts, part.strip()):
             return True
     return False

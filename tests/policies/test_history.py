@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from policies.history import History, HistoryOptions
+from policies.history import History, HistoryOptions, without_reminders
 from proxy.chain import Chain, Link
 from proxy.model import Cost, ModelRequest, Outcome, Upstream, Usage
 from proxy.replay import Replay
@@ -164,6 +164,15 @@ def test_a_reminder_in_a_result_is_lawful_where_nothing_is_bound(tmp_path: Path)
 
     assert told(talk(remind, model="claude-opus-4-6"), tmp_path, History()) == []
     assert [one[1] for one in told(talk(remind), tmp_path, History())] == ["prefix_changed"]
+
+
+def test_reminders_are_left_out_with_the_space_around_them() -> None:
+    closed, opened = "<system-reminder>x</system-reminder>", "<system-reminder>"
+    assert without_reminders(f"  one \n{closed}  two{closed}\n") == "onetwo"
+    assert without_reminders(closed) == ""
+    blank = " " * 200_000  # none of it is searched from each of its places
+    assert without_reminders(f"one{blank}two") == f"one{blank}two"
+    assert without_reminders(f"one{blank}two{closed}{opened * 10_000}") == f"one{blank}two{opened * 10_000}"
 
 
 def test_tools_that_a_search_loads_are_lawful(tmp_path: Path) -> None:
