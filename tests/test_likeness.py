@@ -1,8 +1,10 @@
-"""Replies that came back as other words, and summaries quoted; what is opened often and never closed."""
+"""Replies that came back reworded, summaries and lines quoted, what is opened often and never closed."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from proxy.tracking.likeness import quotes, resembles
+from proxy.tracking.likeness import ENOUGH, Quoting, quotes, resembles
 from tests.play import TOOLS, Play, assistant, grown, request, said, user
 
 STUCK = 2_000
@@ -32,3 +34,27 @@ def test_a_conversation_of_a_model_that_is_stuck_goes_on() -> None:
     play.step(first, said("<think>" * STUCK))
     play.step(grown(first, assistant(said("<think>" * STUCK + "…")), user("go on")), said("Well."))
     assert play.shape() == [[[[[0]], [[1]]]]]
+
+
+PIECES = st.text(
+    st.sampled_from(["a", "_b", "é", "٣", " ", "  ", "-", "+", "(", "\n", "\u2028", "\u0301"]), max_size=60
+)
+
+
+@given(PIECES, st.integers(0, 60), PIECES, st.lists(st.sampled_from(["foo", "x.y"]), max_size=9))
+def test_lines_are_found_as_if_all_of_the_texts_were_searched_for_each(
+    text: str, at: int, more: str, words: list[str]
+) -> None:
+    text = text + " ".join(words) + more
+    reply = f"{more}\n+ {text[at : at + ENOUGH + 9]}\n{text[at:]}q"
+    lines = [line.strip().lstrip("+-> ") for line in reply.splitlines()]
+    assert Quoting(["", text]).shares_lines(reply) is any(len(one) >= ENOUGH and one in text for one in lines)
+
+
+def test_a_long_prompt_is_looked_through_for_the_lines_of_no_reply() -> None:
+    play = Play()
+    line = "Line 17 of the edit, which is a rather long one."
+    play.step(request(user("task")), said(line))
+    noted = play.ask(request(user(f"Name this change:\n+{line}"), model="small", tools=()))
+    longer = play.ask(request(user(f"{line}\n" * 20_000), model="small", tools=()))
+    assert (noted.thread_state.kind, longer.thread_state.kind) == ("side", "main")

@@ -28,7 +28,7 @@ _LONG = 32_000
 _PICTURES = re.compile(
     rb"(?<![A-Za-z0-9+/=\\])(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR)[A-Za-z0-9+/=\\]{%d,}" % (2 * PICTURE)
 )
-"""Each begins where no base64 stands before: else one too short would be read anew from each of its places."""
+"""Each begins where no base64 stands before: else one too short would be read anew from all its places."""
 _NAMED_DOCUMENTS = frozenset({"document", "input_file", "file", "fileData", "file_data", "container_upload"})
 
 

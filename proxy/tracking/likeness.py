@@ -20,6 +20,8 @@ _THOUGHTS = tuple(
 _NOTHING = re.compile(r"^[\s\[\](){}.]*(empty|no content|none|null)?[\s\w\[\](){}.]{0,12}$", re.IGNORECASE)
 _SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
 _SUMMED_UP = "</summary>"
+_WORD = re.compile(r"\w+")
+_INNER_WORD = re.compile(r"(?<=\W)\w+(?=\W)")
 ENOUGH = 24
 """Characters from which a quotation is evidence and no accident."""
 _SENTENCE = 3
@@ -149,8 +151,25 @@ def unheard(reply: str, prompt: str) -> str:
     return "\n".join(line for line in reply.splitlines() if line.strip() not in prompt)
 
 
-def shared_lines(texts: Sequence[str], reply: str) -> bool:
-    """Whether texts repeat whole lines of a reply (a commit message call quotes the edit)."""
-    lines = {line.strip().lstrip("+-> ") for line in reply.splitlines()}
-    lines = {line for line in lines if len(line) >= ENOUGH}
-    return any(line in text for line in lines for text in texts)
+class Quoting:
+    """Texts in which lines of many replies are looked for.
+
+    To search them costs by the length of both, so a line goes first by its words: all but those at its
+    ends stand in the texts as words, or the line does not.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+        self._words: frozenset[str] | None = None
+
+    def shares_lines(self, reply: str) -> bool:
+        """Whether the texts repeat whole lines of a reply (a commit message call quotes the edit)."""
+        lines = {line.strip().lstrip("+-> ") for line in reply.splitlines()}
+        return any(self._holds(line) for line in lines if len(line) >= ENOUGH)
+
+    def _holds(self, line: str) -> bool:
+        if self._words is None:
+            self._words = frozenset(word for text in self.texts for word in _WORD.findall(text))
+        if not all(found[0] in self._words for found in _INNER_WORD.finditer(line)):
+            return False
+        return any(line in text for text in self.texts)

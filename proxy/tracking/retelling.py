@@ -14,11 +14,11 @@ from itertools import islice
 from proxy.model import ModelRequest
 from proxy.tracking.likeness import (
     ENOUGH,
+    Quoting,
     as_argument,
     carries,
     opening,
     repeats,
-    shared_lines,
     tasked,
     tells,
     unheard,
@@ -29,6 +29,8 @@ FRESH_NS = 900_000_000_000
 _BESIDE_NS = 10_000_000_000
 _LOOKED_AT = 64
 """Threads that a side call may serve, and steps that an agent may work for: those in use last."""
+_LONGEST_QUOTE = 200_000
+"""Characters of a prompt in which the lines of any reply are looked for: what is longer is about more."""
 _QUOTED_STEPS = 8
 _RETOLD = 64
 """User texts of a conversation that was handed on."""
@@ -87,12 +89,13 @@ def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None
     if request.tools or request.hints.session is not None:
         return None
     texts, model, since_ns = opening(request), request.model, now_ns - _BESIDE_NS
+    quoting = Quoting([text for text in texts if len(text) <= _LONGEST_QUOTE])
     for step in reversed(scope.recent):
         if step.ended_ns < since_ns:
             break
         if step.model == model or step.forgotten or step.thread.kind == "side":
             continue
-        if shared_lines(texts, step.text):
+        if quoting.shares_lines(step.text):
             return step.thread
     for step in reversed(scope.waiting.values()) if request.output_schema else ():
         if now_ns - step.ended_ns > _BESIDE_NS:
@@ -133,7 +136,8 @@ def _sums_up(thread: Thread, texts: Sequence[str]) -> bool:
     newest = [step for step in thread.steps[-_QUOTED_STEPS:] if step.whole]
     if any(tells(call, text) for step in newest for call in step.calls for text in texts):
         return True
-    quoted = sum(shared_lines(texts, step.text) for step in newest)
+    quoting = Quoting(texts)
+    quoted = sum(quoting.shares_lines(step.text) for step in newest)
     return quoted >= (1 if thread.turn is not None and thread.turn.open else 2)
 
 
@@ -182,7 +186,7 @@ def _grown(before: Sequence[str], after: Sequence[str], reply: str) -> bool:
     tail = min(_alike(old[::-1], new[::-1]), len(old) - head)
     if head + tail < _MOST_OF_IT * len(old):
         return False
-    return shared_lines([new[head : len(new) - tail]], unheard(reply, old))
+    return Quoting([new[head : len(new) - tail]]).shares_lines(unheard(reply, old))
 
 
 def _alike(one: str, other: str) -> int:
