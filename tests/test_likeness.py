@@ -36,9 +36,7 @@ def test_a_conversation_of_a_model_that_is_stuck_goes_on() -> None:
     assert play.shape() == [[[[[0]], [[1]]]]]
 
 
-PIECES = st.text(
-    st.sampled_from(["a", "_b", "é", "٣", " ", "  ", "-", "+", "(", "\n", "\u2028", "\u0301"]), max_size=60
-)
+PIECES = st.text("a_é٣ -+(\n\u2028\u0301", max_size=60)
 
 
 @given(PIECES, st.integers(0, 60), PIECES, st.lists(st.sampled_from(["foo", "x.y"]), max_size=9))
