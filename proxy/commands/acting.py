@@ -77,7 +77,7 @@ def budgets_command(common: Common, budget: str | None, subject: str | None, eve
     looptap budgets --budget turn --subject trn_4f
     looptap budgets --json | jq '.[] | select(.scope == "key")'
     """
-    balances, stops = _order(common, _standing)
+    balances, stops = _order(common, lambda operator: _standing(operator, budget))
     asked = [
         one
         for one in balances
@@ -92,11 +92,12 @@ def budgets_command(common: Common, budget: str | None, subject: str | None, eve
     if hidden := len(asked) - len(shown):
         note(f"and {hidden} of turns and steps that ended: looptap budgets --all")
     elif not shown:
-        note("no counter fits" if balances else "nothing has been counted yet")
+        counted = ", ".join(sorted({one.name for one in balances}))
+        note(f"no counter fits; counted are {counted}" if balances else "nothing has been counted yet")
 
 
-async def _standing(operator: Operator) -> tuple[Sequence[Balance], set[str]]:
-    return await operator.balances(), {str(one["id"]) for one in await operator.stopped()}
+async def _standing(operator: Operator, budget: str | None) -> tuple[Sequence[Balance], set[str]]:
+    return await operator.balances(budget), {str(one["id"]) for one in await operator.stopped()}
 
 
 def _over(common: Common) -> set[str]:

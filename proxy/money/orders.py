@@ -59,9 +59,12 @@ class Operator:
         """Every live counter."""
         return [balance.public() for balance in await self.balances()]
 
-    async def balances(self) -> Sequence[Balance]:
-        """The same as values."""
-        return await self._ledger.balances(now_ns=time.time_ns())
+    async def balances(self, of: str | None = None) -> Sequence[Balance]:
+        """The same as values. ``of`` is a budget that somebody names: one that there can be."""
+        found = await self._ledger.balances(now_ns=time.time_ns())
+        if of is not None and self._budgets and of not in {*self._budgets, *(one.name for one in found)}:
+            raise self._no_budget(of)
+        return found
 
     async def forecast(self, turn: Mapping[str, Any]) -> list[dict[str, Any]]:
         """How many more steps the budgets of a turn last. Nothing where the ledger is away."""
@@ -122,12 +125,7 @@ class Operator:
         """The counter as a value; what is odd goes to ``note``."""
         budget = self._budgets.get(name)
         if budget is None:
-            known = (
-                f"configured are {', '.join(sorted(self._budgets))}"
-                if self._budgets
-                else ("none is configured here; name the proxy's own file with --config")
-            )
-            raise NothingCalled(f"no budget is called {name!r}: {known}")
+            raise self._no_budget(name)
         chosen = _dimension(budget, dimension)
         others = [] if dimension is not None else [one for one in _limited(budget) if one != chosen]
         try:
@@ -140,6 +138,14 @@ class Operator:
         whose = await self._subject(budget, chosen, subject)
         claim = counter_of(budget, chosen, whose)
         return await self._ledger.topup(claim, amount, now_ns=time.time_ns())
+
+    def _no_budget(self, name: str) -> NothingCalled:
+        known = (
+            f"configured are {', '.join(sorted(self._budgets))}"
+            if self._budgets
+            else "none is configured here; name the proxy's own file with --config"
+        )
+        return NothingCalled(f"no budget is called {name!r}: {known}")
 
     async def _subject(self, budget: Budget, dimension: str, given: str | None) -> str:
         """Whose counter: as named, by the beginning of an id, or the only one that there is."""

@@ -66,6 +66,7 @@ def test_orders_that_name_nothing_known_say_what_there_is(tmp_path: Path) -> Non
             (("stop", "nobody"), "unnamed"),
             (("stop", "unnamed", "--lift"), "is not stopped"),
             (("topup", "other", "--add", "1"), "no budget is called 'other': configured are turn"),
+            (("budgets", "--budget", "trun"), "no budget is called 'trun': configured are turn"),
             (("topup", "turn", "--add", "1"), "has no counter yet"),
             (("topup", "turn", "--subject", "trn_1", "--add", "x"), "no whole number"),
             (("topup", "turn", "--add", "1", "--dimension", "spend_usd"), "does not limit spend_usd"),
