@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.cli import cli
+from proxy.commands.report import drawn
 from proxy.model import Record
 from proxy.record import Reader, RecordWriter
 from proxy.terminal.report import TYPES, Report, hazard
@@ -188,6 +189,16 @@ def test_where_the_wire_has_no_error_flag_the_rate_is_not_known() -> None:
     log.turn(log.session(dialect="openai_chat"), 2, calls=(("bash", False),))
     (tool,) = Report(0, log.records).tables()["tools"]
     assert (tool["answered"], tool["errors"], tool["error_rate"]) == (1, None, None)
+
+
+def test_a_rate_of_a_part_of_the_answers_says_of_how_many() -> None:
+    log = Log()
+    log.turn(log.session(), 2, calls=(("bash", True), ("bash", False)))
+    log.turn(log.session(dialect="openai_chat"), 2, calls=(("bash", False),))
+    tables = Report(0, log.records).tables()
+    (tool,) = tables["tools"]
+    assert (tool["answered"], tool["told"], tool["errors"], tool["error_rate"]) == (3, 2, 1, 0.5)
+    assert "3       1  50% of 2" in "\n".join(line.plain for line in drawn(tables))
 
 
 def test_a_turn_is_counted_under_the_model_of_most_of_its_steps() -> None:

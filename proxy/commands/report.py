@@ -64,6 +64,7 @@ def report_command(common: Common, since: int | None) -> None:
     DONE counts turns that came to their own end, which does not say that the work is right. FAILED
     are those that something else ended after a step or more: an error, a limit, a budget, a policy.
     PER STEP is the failure rate per step; after HALF-LIFE steps half of all turns would have failed.
+    A tool's RATE is of the answers whose API says whether they are errors (OpenAI's says nothing).
 
     \b
     looptap report --since 7d
@@ -155,9 +156,15 @@ def _tool(row: Json) -> list[Text]:
         Text(count(calls["p90"])),
         Text(count(row["answered"])),
         Text(count(row["errors"]), "bold red" if row["errors"] else "dim"),
-        Text(_percent(row["error_rate"])),
+        Text(_rate(row)),
         Text(inert(found, 120), "yellow"),
     ]
+
+
+def _rate(row: Json) -> str:
+    """Of all answers, or of how many where some could not say that they are errors."""
+    rate = _percent(row["error_rate"])
+    return f"{rate} of {count(row['told'])}" if 0 < row["told"] < row["answered"] else rate
 
 
 def _cost(bill: Json) -> str:

@@ -297,6 +297,7 @@ class Report:
                     "calls_per_turn": _spread(per_turn.get(name, [])),
                     "answered": tool.answered,
                     "errors": tool.errors if tool.telling else None,
+                    "told": tool.telling,
                     "error_rate": _share(tool.errors, tool.telling),
                     "findings": dict(sorted(tool.findings.items())),
                 }
