@@ -89,11 +89,11 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def looptap(data: Path, *arguments: str) -> tuple[int, bytes, str]:
+def looptap(data: Path, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
     """Run a command as a process of its own: exit code, stdout, stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "proxy", *arguments], cwd=ROOT, capture_output=True, timeout=50,
-        stdin=subprocess.DEVNULL, env=clean(data),
+        input=stdin, env=clean(data),
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr.decode()
 
@@ -240,6 +240,11 @@ def test_show_exchanges_writes_a_log_without_what_only_we_understand(data: Path)
         (["frobnicate"], 2, "No such command"),
         (["shwo"], 2, "Did you mean 'show'? Try 'looptap --help'"),
         (["serve", "--listen", "4040"], 2, "looptap: --listen: '4040' is no address"),
+        (
+            ["serve", "--listen", "192.0.2.1:4040"],
+            1,
+            "192.0.2.1:4040 is no address of this machine: --listen",
+        ),
         (["replay", "no-such-file.jsonl"], 1, "no-such-file.jsonl: there is no such file"),
         (["--data-dir", "/nonexistent", "turns"], 1, "looptap serve"),
         (["--config", "no-such.yaml", "check"], 2, "no-such.yaml: there is no such file"),
@@ -460,15 +465,20 @@ def test_a_group_without_a_command_shows_its_help_in_lines(data: Path, arguments
 def test_a_log_may_come_through_a_pipe_and_a_directory_is_none(data: Path, tmp_path: Path) -> None:
     _, log, _ = looptap(data, "show", "--exchanges")
     (tmp_path / "log.jsonl").write_bytes(log)
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with running(subprocess.Popen(["cp", tmp_path / "log.jsonl", pipe])):
-        piped = looptap(data, "--json", "replay", str(pipe))
+    piped = looptap(data, "--json", "replay", "-", stdin=log)
     assert piped == looptap(data, "--json", "replay", str(tmp_path / "log.jsonl"))
     assert piped[0] == 0
     code, _, said = looptap(data, "replay", str(tmp_path))
     assert code == 1
     assert "is a directory" in said
+
+
+def test_of_what_is_no_log_only_some_lines_are_named(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("a line\n" * 30)
+    told = invoke(data, "replay", str(tmp_path / "notes.txt"))
+    assert told.exit_code == 1
+    assert len(told.stderr.splitlines()) == 11
+    assert told.stderr.endswith("and 20 more\n")
 
 
 class Sip(io.RawIOBase):

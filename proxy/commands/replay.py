@@ -19,6 +19,10 @@ from proxy.terminal.showing import Album
 _LARGE_LOG = 20_000_000
 """Bytes of exchange logs from which a person is shown that something is going on."""
 
+_TOLD = 10
+"""So many wrong lines are named: what is no log at all is wrong in each."""
+_STDIN = Path("/dev/stdin")
+
 
 @click.command("replay")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
@@ -26,12 +30,13 @@ _LARGE_LOG = 20_000_000
 def replay_command(common: Common, files: tuple[Path, ...]) -> None:
     """Run recorded traffic through the same core, offline; print the trees.
 
-    FILE is an exchange log (`looptap show ID --exchanges`), JSON Lines.
+    FILE is an exchange log (`looptap show ID --exchanges`), JSON Lines; - reads stdin.
 
     \b
     looptap replay turn.jsonl
     looptap replay --json *.jsonl | jq '.findings'
     """
+    files = tuple(_STDIN if str(file) == "-" else file for file in files)
     for file in files:
         if not file.exists():
             raise Failed(f"{file}: there is no such file")
@@ -62,8 +67,10 @@ def replay_command(common: Common, files: tuple[Path, ...]) -> None:
             note(
                 "no model call that can be read in it (`record: digest` keeps no bodies, `record: full` does)"
             )
-    for problem in problems:
+    for problem in problems[:_TOLD]:
         note(problem)
+    if (more := len(problems) - _TOLD) > 0:
+        note(f"and {more} more")
     if problems:
         raise click.exceptions.Exit(Failed.exit_code)
 
