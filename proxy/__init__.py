@@ -4,7 +4,7 @@ The map of the house (arrows of import point down only)::
 
     cli › commands › app › server | admin | replay › exchange › core
         › chain | tracker | pricing | outbox | record | dialects | stores
-        › tracking › wire › reading › ports › verdict › model › folded : complaint › structs
+        › tracking › wire › reading › ports › verdict › model › complaint › structs
 
 Read model, verdict, ports, core, exchange, in this order; the rest is detail. Everything that
 thinks is plain and synchronous; everything that waits is behind a port. ``exchange`` (live) and
@@ -36,8 +36,7 @@ the terminal
     ``cli`` names the commands and loads those of ``commands``; ``terminal`` draws; ``replay``, ``run`` and
     ``demo`` are what the long ones do; a ``complaint`` ends a command with one line
 under all of it
-    ``folded`` bodies wait for the record in little room; ``structs`` are frozen dataclasses that cost little
-    to make
+    ``structs`` are frozen dataclasses that cost little to make
 
 Each package's own docstring is the map of its modules.
 """

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
-from proxy.folded import Folded
 from proxy.structs import struct
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -462,6 +461,13 @@ class CaptureStart:
     step: str | None = None
 
 
+class Body(Protocol):
+    """Bytes, or what can be made into as many when they are needed."""
+
+    def __len__(self) -> int: ...
+    def __bytes__(self) -> bytes: ...
+
+
 @struct(frozen=True, slots=True)
 class CaptureEnd:
     """The same exchange's answer, put in after the client has its last byte."""
@@ -471,7 +477,7 @@ class CaptureEnd:
     end: EndKind
     status: int | None
     headers: tuple[tuple[bytes, bytes], ...]
-    body: bytes | Folded | None
+    body: Body | None
     streaming: bool = False
     request_bytes: int = 0
     response_bytes: int = 0

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
-from proxy.folded import Repeated
 from proxy.model import (
     Attempt,
     CaptureEnd,
@@ -56,11 +55,10 @@ class ResponseDecoder(Protocol):
         """Take decoded body bytes (content encoding undone). Never raises on odd content."""
         ...
 
-    def repeats(self, data: bytes) -> Repeated | None:
+    def repeats(self, data: bytes) -> bool:
         """Take these bytes if they are nothing but what the stream repeats, and complete no item.
 
-        Several chunks can come at once. Answers them in short; None: nothing was taken, ``feed`` them one
-        by one.
+        Several chunks can come at once; False: nothing was taken, ``feed`` them one by one.
         """
         ...
 

@@ -5,8 +5,8 @@ The one invariant: bytes are counted and kept in the order they came, whether th
 
 from collections.abc import Callable, Sequence
 
-from proxy.folded import Folded, Piece, Repeated
-from proxy.model import Event, Outcome, ResponseHead
+from proxy.core.kept import Kept, Packed, Piece, packed
+from proxy.model import Body, Event, Outcome, ResponseHead
 from proxy.ports import ResponseDecoder
 from proxy.reading.tap import Tap
 from proxy.verdict import Reply
@@ -74,12 +74,10 @@ class Heard:
         """Show the tap what has come since it looked last."""
         unread, self._unread = self._unread, []
         if len(unread) > 1:
-            # kept joined or in short: small chunks cost as much again in objects, at hundreds of streams
             joined = b"".join([data for data, _ in unread])
-            repeated = tap.repeats(joined, unread[-1][1])
             if self._kept is not None:
-                self._kept.append(joined if repeated is None else repeated)
-            if repeated is not None:
+                self._kept.append(packed(joined))
+            if tap.repeats(joined, unread[-1][1]):
                 return []
         elif unread and self._kept is not None:
             self._kept.append(unread[0][0])
@@ -121,9 +119,9 @@ class Heard:
         return self._tap.item_ns if self._tap is not None else ()
 
     @property
-    def body(self) -> bytes | Folded | None:
+    def body(self) -> Body | None:
         """All of it, still content-encoded; None where it is not kept."""
         if self._kept is None:
             return None
-        body = Folded((*self._kept, *(data for data, _ in self._unread)), self.received)
-        return body if any(isinstance(piece, Repeated) for piece in body.pieces) else bytes(body)
+        kept = Kept((*self._kept, *(data for data, _ in self._unread)), self.received)
+        return kept if any(isinstance(piece, Packed) for piece in kept.pieces) else bytes(kept)

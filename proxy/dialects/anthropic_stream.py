@@ -18,7 +18,6 @@ from proxy.dialects.anthropic_blocks import call_item, read_block, text_item
 from proxy.dialects.anthropic_usage import billing_lines, read_usage
 from proxy.dialects.framing import Framing, load
 from proxy.dialects.refrain import Refrain
-from proxy.folded import Repeated
 from proxy.model import Event, Item, Outcome, ProviderError
 from proxy.reading.identity import KEPT, RunningText, canonical, canonical_arguments
 
@@ -99,11 +98,10 @@ class AnthropicDecoder:
                 self._growing = (add, block)
         return self._events
 
-    def repeats(self, data: bytes) -> Repeated | None:
+    def repeats(self, data: bytes) -> bool:
         """Take the bytes if they are further deltas like the one that was learned from."""
-        if self._growing is None or (again := self._refrain.again(data)) is None:
-            return None
-        pieces, repeated = again
+        if self._growing is None or (pieces := self._refrain.again(data)) is None:
+            return False
         add, block = self._growing
         more = "".join(pieces)
         if self._kept + len(more) <= _MAX_KEPT and block.size + len(more) <= _MAX_ARGUMENTS:
@@ -111,7 +109,7 @@ class AnthropicDecoder:
         else:  # what is kept ends within a piece's bounds, however the pieces came
             for piece in pieces:
                 add(self, block, piece)
-        return repeated
+        return True
 
     @property
     def whole(self) -> bool:

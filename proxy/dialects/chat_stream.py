@@ -18,7 +18,6 @@ from proxy.dialects.compat import LISTED_REASONING, PLAIN_REASONING, read_usage,
 from proxy.dialects.framing import Frame, Framing
 from proxy.dialects.openai_errors import http_error, read_error
 from proxy.dialects.refrain import Refrain
-from proxy.folded import Repeated
 from proxy.model import Event, Item, Outcome, ProviderError, Usage
 from proxy.reading.identity import KEPT, RunningText
 
@@ -112,16 +111,15 @@ class ChatDecoder:
             self._refrain.learn(data, frames[0], self._piece)
         return events
 
-    def repeats(self, data: bytes) -> Repeated | None:
+    def repeats(self, data: bytes) -> bool:
         """Take the bytes if they are further chunks that only say more."""
-        again = self._refrain.again(data)
-        if again is None:
-            return None
-        pieces, repeated = again
+        pieces = self._refrain.again(data)
+        if pieces is None:
+            return False
         more = "".join(pieces)
         self._chars += len(more)
         self._text.add(more)
-        return repeated
+        return True
 
     @property
     def whole(self) -> bool:

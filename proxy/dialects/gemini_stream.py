@@ -84,8 +84,9 @@ class GeminiDecoder:
             self._chunk(load(raw), events)
         return events
 
-    def repeats(self, data: bytes) -> None:
+    def repeats(self, data: bytes) -> bool:
         """Never: each event counts the tokens anew, so two differ in more than their words."""
+        return False
 
     @property
     def whole(self) -> bool:

@@ -13,7 +13,6 @@ whole JSON strings fit between the two texts of which each event is made.
 
 import orjson
 
-from proxy.folded import Repeated
 from proxy.reading.sse import SSE
 
 _TRIES = 16
@@ -39,28 +38,23 @@ class Refrain:
         self._left = _TRIES
         self._ready = False
 
-    def again(self, data: bytes) -> tuple[list[str], Repeated] | None:
-        """The strings, and the bytes in short, where these are the event once or more.
-
-        None: read them with care.
-        """
-        before, joint, after = self._before, self._joint, self._after
-        if not self._ready or not data.startswith(before) or not data.endswith(after):
+    def again(self, data: bytes) -> list[str] | None:
+        """The strings, where these bytes are the event once or more; None: read them with care."""
+        if not self._ready or not data.startswith(self._before) or not data.endswith(self._after):
             return None
-        end = len(data) - len(after)
-        if not len(before) < end <= _LONGEST:
+        end = len(data) - len(self._after)
+        if not len(self._before) < end <= _LONGEST:
             return None
         pieces: list[str] = []
-        raws = data[len(before) : end].split(joint)
         try:
-            for raw in raws:
+            for raw in data[len(self._before) : end].split(self._joint):
                 piece: str = orjson.loads(b'"%b"' % raw)
                 if not piece:
                     return None
                 pieces.append(piece)
         except ValueError:
             return None
-        return pieces, Repeated(before, joint, after, b"\n".join(raws))
+        return pieces
 
     def between(self, at_rest: bool) -> None:
         """A chunk was read with care; whether its end is the end of an event."""

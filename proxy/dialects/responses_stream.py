@@ -107,8 +107,9 @@ class ResponsesDecoder:
             self._frame(frame, events)
         return events
 
-    def repeats(self, data: bytes) -> None:
+    def repeats(self, data: bytes) -> bool:
         """Never: each event has a number of its own, so two differ in more than their words."""
+        return False
 
     @property
     def whole(self) -> bool:

@@ -11,7 +11,6 @@ encoding breaks, it stops reading. A bug in a decoder costs what it would have s
 
 from collections.abc import Sequence
 
-from proxy.folded import Repeated
 from proxy.model import Event, Outcome
 from proxy.ports import ResponseDecoder
 from proxy.reading.codings import Decoding, Undecodable
@@ -75,20 +74,17 @@ class Tap:
             self._stop(str(problem))
         return events
 
-    def repeats(self, data: bytes, now_ns: int) -> Repeated | None:
-        """Take several chunks at once, where they complete nothing, and answer them in short.
-
-        None: feed them one by one.
-        """
+    def repeats(self, data: bytes, now_ns: int) -> bool:
+        """Take several chunks at once, where they complete nothing; False: feed them one by one."""
         decoder = self._decoder
         if decoder is None or self._decoding is not None or self._size + len(data) > self._limit:
-            return None
+            return False
         try:
             taken = decoder.repeats(data)
         except Exception as error:  # noqa: BLE001 - a decoder's bug must not cost traffic
             self._broke(error)
-            return None
-        if taken is not None:
+            return True
+        if taken:
             self._size += len(data)
             self._last_ns = now_ns
         return taken

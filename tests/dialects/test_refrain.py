@@ -65,9 +65,7 @@ def told_by_heaps(decoder: Any, parts: list[bytes]) -> Any:
     events = []
     for at in range(0, len(parts), 4):
         heap = parts[at : at + 4]
-        repeated = decoder.repeats(b"".join(heap))
-        if repeated is not None:
-            assert bytes(repeated) == b"".join(heap)
+        if decoder.repeats(b"".join(heap)):
             events.extend([[]] * len(heap))
         else:
             events.extend([(e.kind, e.item) for e in decoder.feed(part)] for part in heap)
@@ -118,7 +116,7 @@ def test_a_chat_reply_is_read_the_same(frames: list[Frame], form: Any, places: l
     ],
 )  # fmt: skip
 def test_most_of_a_stream_is_read_without_care(make: Any, frames: list[Frame]) -> None:
-    taken: list[Any] = []
+    taken: list[list[str] | None] = []
     again = Refrain.again
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Refrain, "again", lambda self, data: taken.append(again(self, data)) or taken[-1])
@@ -149,11 +147,8 @@ def test_a_string_that_stands_elsewhere_too_teaches_nothing() -> None:
     half = b'data: {"a":"x"}\n'
     assert not refrain.learn(half, ("", b'{"a":"x"}'), "x")
     assert refrain.learn(b'data: {"a":"x"}\n\n', ("", b'{"a":"x"}'), "x")
-    for said, strings in ((b'{"a":"y\\n"}', ["y\n"]), (b'{"a":"y"}\n\ndata: {"a":"z"}', ["y", "z"])):
-        again = refrain.again(b"data: %b\n\n" % said)
-        assert again is not None
-        assert again[0] == strings
-        assert bytes(again[1]) == b"data: %b\n\n" % said
+    assert refrain.again(b'data: {"a":"y\\n"}\n\n') == ["y\n"]
+    assert refrain.again(b'data: {"a":"y"}\n\ndata: {"a":"z"}\n\n') == ["y", "z"]
     for other in (b'{"a":"y","b":"z"}', b'{"a":"y"z"}', b'{"a":"y\\"}', b'{"a":""}', b'{"a":"}'):
         assert refrain.again(b"data: " + other + b"\n\n") is None
     refrain.between(at_rest=False)

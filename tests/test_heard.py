@@ -1,0 +1,68 @@
+"""A reply as it comes: what is kept of it is what came, in little room."""
+
+import random
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core.heard import AT_ONCE, Heard
+from proxy.core.kept import Kept
+from proxy.dialects.gemini_stream import GeminiDecoder
+from proxy.dialects.responses_stream import ResponsesDecoder
+from proxy.model import ResponseHead
+from proxy.verdict import Reply
+from tests.bench.along import event, gemini, responses
+
+
+def heard(*, decoder: object = GeminiDecoder, max_kept: int = 1 << 20) -> Heard:
+    reply = Heard(keep=True, max_kept=max_kept, at_once=False)
+    reply.begin(ResponseHead(200, b"OK", ()), decoder(200) if decoder is not None else None, 1 << 20)  # type: ignore[operator]
+    return reply
+
+
+@given(st.lists(st.binary(max_size=300) | st.just(b'data: {"a": "b"}\n\n'), max_size=80), st.booleans())
+def test_the_bytes_that_came_are_the_bytes_that_are_kept(chunks: list[bytes], read: bool) -> None:
+    reply = heard(decoder=GeminiDecoder if read else None)
+    for chunk in chunks:
+        reply.feed(chunk, 1)
+    assert reply.body is not None
+    assert bytes(reply.body) == b"".join(chunks)
+    assert len(reply.body) == reply.received == sum(map(len, chunks))
+
+
+def room(reply: Heard) -> int:
+    """Bytes that the objects of a kept body take."""
+    body = reply.body
+    assert isinstance(body, Kept)
+    return sum(sys.getsizeof(getattr(piece, "data", piece)) for piece in body.pieces)
+
+
+def test_a_stream_takes_a_fifth_of_its_bytes_while_it_runs() -> None:
+    for decoder, frame in ((ResponsesDecoder, responses), (GeminiDecoder, gemini)):
+        reply = heard(decoder=decoder)
+        chunks = [event(frame(number)) for number in range(20 * AT_ONCE)]
+        for chunk in chunks:
+            reply.feed(chunk, 1)
+        assert room(reply) * 5 < reply.received
+        assert bytes(reply.body or b"") == b"".join(chunks)
+
+
+def test_what_does_not_get_smaller_is_kept_as_it_is() -> None:
+    noise = random.Random(7)
+    reply = heard()
+    for _ in range(2 * AT_ONCE):
+        reply.feed(noise.randbytes(200), 1)
+    assert isinstance(reply.body, bytes)
+
+
+def test_beyond_the_bound_nothing_is_kept_and_our_own_answer_takes_its_place() -> None:
+    reply = heard(max_kept=10_000)
+    for number in range(200):
+        reply.feed(event(gemini(number)), 1)
+    assert reply.body is None
+    reply = heard()
+    for number in range(40):
+        reply.feed(event(gemini(number)), 1)
+    reply.ours(Reply(400, (), b"no"))
+    assert reply.body == b"no"
