@@ -1,8 +1,8 @@
 """The configuration's door: one YAML file, options and environment in, frozen ``Settings`` out.
 
-Lives here: loading, reloading, the resolved upstreams, and the plain lines that say what is
-enforced. ``tree`` states every key and default, ``values`` the scalars, ``file`` reads YAML with
-positions, ``words`` and ``checks`` tell what is wrong. Nothing here watches or logs.
+Lives here: loading, reloading, and the resolved upstreams. ``tree`` states every key and default
+(``otlp`` those of its exporter), ``values`` the scalars, ``file`` reads YAML with positions, ``words`` and
+``checks`` tell what is wrong, ``explain`` what is enforced. Nothing here watches or logs.
 
 The one invariant: ``load`` answers with settings that are valid as a whole, or raises
 ``ConfigError`` with every problem it can find at once.

@@ -1,7 +1,8 @@
 """`looptap demo`: a scripted model and five agents through a real proxy, then the trees, then an incident.
 
-No key and no network: the model stands on loopback, and so does the proxy, on ports of their
-own. Nothing is special about the proxy; it is the one that `serve` starts.
+No key and no network: the model (``model``) stands on loopback, and so does the proxy, on ports of their
+own. Nothing is special about the proxy; it is the one that `serve` starts. ``agents`` and ``incident`` are
+what is played.
 """
 
 import os

@@ -5,6 +5,14 @@ formats side by side. Only calls of a model are in the table; everything else th
 (stored replies, files, embeddings, batches, lists of models) has no dialect and is relayed unread.
 Upgrades to WebSocket have none either. The one ``GET`` in the table fetches a reply that the
 provider made in the background; whether it belongs to a step the tracker knows.
+
+What is where: ``anthropic``, ``openai_chat``, ``openai_responses`` and ``gemini`` read requests, edit them
+and word refusals. One message, item or part is read by ``anthropic_blocks``, ``chat_message``,
+``responses_item`` and ``gemini_parts``; a reply by ``anthropic_stream`` (its counts: ``anthropic_usage``),
+``chat_stream``, ``responses_stream`` and ``gemini_stream``, with ``framing``, ``elements`` and ``refrain`` to
+take it apart. Shared: ``splice`` edits bytes, ``nudges`` puts text of ours in, ``refusals`` and
+``openai_errors`` word errors, ``compat`` knows where speakers of OpenAI's formats differ, ``hints`` what
+clients say of themselves, ``memo`` what was read before.
 """
 
 import re

@@ -1,9 +1,10 @@
 """The memory of Looptap: an append-only event log and the exact bytes of every exchange, in one SQLite file.
 
-``RecordWriter`` writes batches (the outbox's thread calls it), ``Reader`` reads from any process,
-beside a running writer or without one. ``schema`` knows the file, ``events`` and ``bodies`` how
-things lie in it, ``summaries`` the rows behind the ``lists``, ``names`` the ids, ``retention`` what
-leaves, ``heads`` the tracker's snapshots.
+``RecordWriter`` (``writer``) writes batches (the outbox's thread calls it, ``rows`` makes them few
+statements), ``Reader`` (``reader``) reads from any process, beside a running writer or without one.
+``schema`` knows the file; ``events`` (compressed by ``words``), ``exchanges`` and ``bodies`` how things lie
+in it, ``summaries`` the rows behind the ``lists``, ``names`` the ids, ``retention`` what leaves, ``heads``
+the tracker's snapshots.
 
 The invariant: what was committed is read back byte for byte or reported as damaged, never
 silently different; and nothing here ever costs traffic.

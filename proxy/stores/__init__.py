@@ -1,7 +1,10 @@
 """Which store a setting names: the ledger, and the thread index that instances share.
 
-The heads of an instance's own threads lie in its record's file (``sqlite``). All stores of a kind pass
-the same conformance suite.
+All stores of a kind pass the same conformance suite. What is where: thread heads are kept by ``memory``,
+``sqlite`` (an instance's own, in its record's file) and ``threads_redis``. ``ledger`` states the rules of
+every ledger, ``windows`` when its counters begin anew; ``ledger_memory``, ``ledger_sqlite`` (in
+``ledger_file``) and ``ledger_redis`` keep it. The last one talks by ``ledger_link`` over ``resp``, and holds
+what this instance has charged in ``ledger_totals``; ``ledger_lease`` draws ahead from it.
 """
 
 from pathlib import Path
