@@ -4,7 +4,7 @@ And one more for those that several instances share: compare-and-set, who is at 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +48,6 @@ def plain(found: Any) -> dict[str, Any]:
 
 
 REDIS = pytest.param("redis", marks=pytest.mark.real)
-
-
-@pytest.fixture(scope="module")
-def redis_server() -> Iterator[RedisServer]:
-    server = RedisServer()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(params=["memory", "sqlite", REDIS])

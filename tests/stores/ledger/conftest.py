@@ -1,6 +1,6 @@
 """Every ledger, opened fresh for each test."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,16 +12,6 @@ from proxy.stores.ledger_sqlite import SqliteLedger
 from tests.stores.ledger.kit import RedisServer, Till
 
 KINDS = ["memory", "sqlite", pytest.param("redis", marks=pytest.mark.real)]
-
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
-    server = RedisServer()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(params=KINDS)
