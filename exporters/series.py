@@ -51,7 +51,7 @@ class Buckets:
 
 
 class Names:
-    """Names that come from outside, as label values: the first so many, ``other`` for the rest."""
+    """Names that come from outside, as label values: a bounded number of them, ``other`` for the rest."""
 
     def __init__(self, most: int, other: str = OTHER) -> None:
         self._most, self._other = most, other

@@ -192,7 +192,7 @@ _WAITS = (
     ("output", ("no output", "no new output")), ("wait for", ()), ("eta", ()), ("try again", ()),
 )  # fmt: skip
 _STATE_WORDS = ("ING", "QUEUED", "IN_PROGRESS", "ContainerCreating", "PodInitializing")
-"""What no text lacks that these find something in: most results are passed by at once."""
+"""Every text in which these find something holds one of the words: most hold none and are passed by."""
 _SLEEPS = re.compile(r"\b(?:sleep|timeout|wait)\b[\s(\"':]*\d|\bwatch\s+-n|\btail\s+-f")
 _SLEEP_WORDS = ("sleep", "timeout", "wait", "watch", "tail")
 

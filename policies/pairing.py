@@ -284,7 +284,7 @@ def _order(calls: Sequence[_Place], pairs: Sequence[tuple[_Place, _Place]]) -> I
 def _scattered(request: ModelRequest, sound: int) -> tuple[list[_Fault], int]:
     """Responses: items in one list. The faults, and how many leading messages pair by themselves.
 
-    ``sound``: so many are known to. A result that nothing behind them waits for may be one of theirs.
+    ``sound``: how many are known to. A result that nothing behind them waits for may be one of theirs.
     """
     faults, found = _along(request, sound)
     if sound and any(fault.kind != "unanswered" for fault in faults):

@@ -127,7 +127,7 @@ def rules_for(request: ModelRequest, upstream: Upstream | None) -> Generation | 
 
 
 def _held(request: ModelRequest, whole: int) -> bool:
-    """The provider holds the history, or parts of it; ``whole``: so many messages are known to be here."""
+    """The provider holds the history, or parts of it; ``whole``: how many messages are known to be here."""
     if request.held is not None:
         return True
     return request.dialect == "openai_responses" and any(

@@ -50,7 +50,8 @@ GRACE_S = 30.0
 """How long a stream may go on after the proxy was asked to stop."""
 _PULSE_S = 0.25
 _HEADS = (4, 8)
-"""Thread heads put away in one pulse, the newest first: so many times so many. In between, chunks pass."""
+"""Thread heads put away in one pulse, the newest first: this many groups of this many. Between two groups
+chunks pass."""
 _SWITCH_S = 0.0001
 """How long the traffic may keep the record's thread waiting for the interpreter. That thread gives it
 back at every statement and every compression: at Python's own 5 ms, and still at 0.5 ms, it falls
@@ -366,7 +367,7 @@ class _Parts:
         self.server.shell.faults.caught(where, error)
 
     def _fault(self, where: str, error: BaseException) -> None:
-        """An internal fault: told once per kind, counted always; its words may hold content, so not they."""
+        """The first internal fault of a kind: warn of it, without its words, which may hold content."""
         kind = type(error).__name__
         self.warn(f"internal fault in {where} ({kind}): the traffic goes on, what it showed is lost")
         self.outbox.put(

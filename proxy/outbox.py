@@ -24,12 +24,12 @@ from proxy.record import Entry, HeadsPut, RecordAway
 BATCH_S = 0.15
 """Between two batches, when little is queued."""
 BATCH_ENTRIES = 4_000
-"""Entries after which the writer is woken early, and most that one transaction takes."""
+"""Entries after which the writer is woken early, and the most that one transaction takes."""
 BATCH_BYTES = 32 << 20
 WORK_S = 0.0005
 REST_S = 0.001
-"""So long the record's thread works and then rests, while little is queued: streams wait for it to let go
-of the interpreter, and on one core of the core itself, which a scheduler gives it for milliseconds."""
+"""How long the record's thread works, and then rests, while little is queued. Streams wait until it lets go
+of the interpreter, and on a single core of that core, which a scheduler leaves it for milliseconds."""
 RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits while the record cannot be written; the last one repeats."""
 EXPORT_S = 0.2

@@ -341,7 +341,7 @@ class ClientConnection(asyncio.Protocol):
     async def _serve(self) -> None:
         """Take this connection's requests, until it ends or is given up.
 
-        A task that ends cancelled keeps its error, and that its frames: a circle with bodies in it.
+        A cancelled task keeps its error, and the error its frames: a reference cycle that holds bodies.
         """
         with contextlib.suppress(asyncio.CancelledError):
             await self._serve_requests()

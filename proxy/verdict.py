@@ -106,9 +106,9 @@ class Terminal:
     """The turn's cause when this refusal ends it."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     retry_after_s: int | None = None
-    """The client is to wait so long and ask again: nothing has ended."""
+    """How long the client is to wait before it asks again: nothing has ended."""
     resets_s: int | None = None
-    """Told with a refusal that is one: so long until the limit begins anew."""
+    """For a refusal that is final for now: how long until the limit begins anew."""
     any_form: bool = False
     """The policy wants it ended and leaves to its configured action how."""
 
@@ -170,7 +170,7 @@ class Demand:
     input_tokens: int = 0
     output_tokens: int = 0
     least_output: int = 0
-    """Below so many tokens a lowered limit would be of no use."""
+    """Below this many tokens a lowered limit would be of no use."""
     spend_nano: int | None = 0
     """None: nobody knows its price."""
     input_nano: int = 0

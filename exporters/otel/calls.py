@@ -1,7 +1,7 @@
 """The GenAI conventions' metrics of model calls and agent runs, added up from records.
 
 Newest names, and the older pair that dashboards still read where ``compat`` asks for it. No id ever is
-an attribute; models, agents and errors are the first so many by name, the rest counts as one.
+an attribute; a bounded number of models, agents and errors have their names, the rest counts as one.
 """
 
 from collections import OrderedDict

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PART_CHARS = 8_000
-"""Of one item, at most so much of its content is shown."""
+"""How much of one item's content is shown at most."""
 
 
 class Unusable(Exception):

@@ -32,7 +32,7 @@ _OF_TURNS = (
     Query("session", "a session"),
 )
 _OF_SESSIONS = (_AGENT, _KEY, _LABEL)
-_SECONDS = Query("since", "only turns that began in so many last seconds", whole=True, most=10**10)
+_SECONDS = Query("since", "only turns that began within the last so many seconds", whole=True, most=10**10)
 _BY = Query(
     "by",
     "key, team, org, agent, model, session or label:NAME",

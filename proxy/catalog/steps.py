@@ -71,7 +71,7 @@ def seen(reader: Reader, step_id: str) -> Json | None:
 
 
 def changes(reader: Reader, step_id: str) -> Json | None:
-    """What the history lost or got changed on its way back. Raises NotRecorded likewise."""
+    """What the history lost or got changed on its way back. Raises NotRecorded as ``seen`` does."""
     found = reader.resolve(step_id)
     if found.kind != "step":
         return None

@@ -28,7 +28,7 @@ from proxy.verdict import Balance
 SEEN_S = 0.3
 """A proxy without budgets looks this often for stops and keys: wait until it has."""
 _MOST_TURNS = 10_000
-"""So many of the newest turns are looked at for whether they ended."""
+"""How many of the newest turns are looked at to find those that have ended."""
 
 Result = TypeVar("Result")
 

@@ -330,7 +330,7 @@ class Settings(Section):
     store: Annotated[StoreSettings, _OrEmpty] = Field(default_factory=StoreSettings)
     ledger: Annotated[LedgerSettings, _OrEmpty] = LedgerSettings()
     idle_after: Duration = Duration(30 * 60 * 10**9)
-    """A turn whose client stays away so long is abandoned."""
+    """After how long without a word from its client a turn is abandoned."""
     time_zone: Text = "UTC"
     """Where days, weeks and months of budgets begin."""
     budgets: Annotated[tuple[BudgetSettings, ...], _OrNone] = ()

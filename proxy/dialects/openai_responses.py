@@ -32,7 +32,7 @@ _CLIENT_TOOLS = frozenset(
     {"function", "custom", "local_shell", "shell", "apply_patch", "computer", "computer_use_preview"}
 )
 _AFTER_ALL = 1_000_000
-"""A sequence number behind every one that a stream has reached."""
+"""A sequence number above any that a stream reaches."""
 
 
 class OpenAIResponses:

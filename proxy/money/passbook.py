@@ -15,7 +15,7 @@ from proxy.ports import Sink
 from proxy.verdict import Alert, Balance, Claim, Grant, Hold, Receipt, Terminal, public_amount, public_name
 
 STORM_NS = 60_000_000_000
-"""Within so long a time, refusals of one kind are told once."""
+"""Within this time refusals of one kind are told once."""
 MOST_STORMS = 1_000
 
 

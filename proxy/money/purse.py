@@ -65,7 +65,7 @@ class Posture:
     away_open: bool = False
     ttl_s: int = 900
     unmodelled: Literal["refuse", "pass"] | int = "refuse"
-    """What happens to a request without a price; a number holds so many nano-dollars."""
+    """What happens to a request without a price; a number: hold this many nano-dollars."""
 
 
 class Purse:

@@ -40,7 +40,8 @@ T = TypeVar("T")
 
 
 class Question(Generic[T]):
-    """Put to the ledger for many at once: who waits when it goes out shares the answer, none an older one."""
+    """Put to the ledger for many at once: all who wait when it goes out share its answer, and nobody gets the
+    answer to an earlier one."""
 
     __slots__ = ("_asking", "_next")
 

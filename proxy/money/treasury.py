@@ -34,9 +34,9 @@ _BEAT_S = 5.0
 _COUNT_EVERY_S = 1.0
 _SHARED_COUNT_EVERY_S = 10.0
 _ASKED_S = 120.0
-"""Nobody asked for so long: the budgets are no longer counted for figures."""
+"""After this time without a question the budgets are no longer counted for figures."""
 _COUNT_REST = 20
-"""Listing all counters holds up the ledger: it rests so many times as long as that took."""
+"""Listing all counters holds up the ledger, so it then rests this many times as long as the listing took."""
 _NS_PER_MS = 1_000_000
 
 

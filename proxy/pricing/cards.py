@@ -30,7 +30,7 @@ class Steps(NamedTuple):
 
     base: Decimal
     above: tuple[tuple[int, Decimal], ...]
-    """Ascending: more than so many input tokens, this price."""
+    """Ascending: for prompts of more than this many input tokens, this price."""
 
     def at(self, threshold: int) -> Decimal:
         """The price of a prompt just above ``threshold`` tokens (-1: of an empty one)."""
@@ -42,7 +42,7 @@ class Steps(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What a price is for: so many of ``key``; a unit with more ``traits`` is part of one with fewer."""
+    """What a price is for: a number of ``key``; a unit with more ``traits`` is part of one with fewer."""
 
     per: int
     traits: frozenset[str]

@@ -97,7 +97,7 @@ HOSTS: tuple[HostFact, ...] = (
     HostFact(re.compile(r"us[a-z0-9-]*\.api\.x\.ai"), "x-ai", _ANY, D("1.1")),
     HostFact(re.compile(r"[a-z0-9-]+-aiplatform\.googleapis\.com"), "google", re.compile("claude"), D("1.1")),
 )
-"""Regional processing costs a tenth more; that it applies to the very model is doubtful."""
+"""Regional processing costs a tenth more; whether it does so for the model in question is doubtful."""
 
 OUTPUT_LIMITS: tuple[tuple[re.Pattern[str], int], ...] = (
     (re.compile(r"claude-(?:3-5|3-haiku|3-opus|3-sonnet)"), 8192),

@@ -36,7 +36,7 @@ KEEP_COUNTER_NS = 35 * DAY_NS
 """Counters outlive their window, so that late settlements land and a clock may jump back."""
 KEEP_MINUTES_NS = 2 * DAY_NS
 LIVE_NS = DAY_NS
-"""A life-long counter is listed while its subject was seen so recently."""
+"""A life-long counter is listed for this long after its subject was last seen."""
 PASSING = ("step", "turn", "thread", "session")
 """Scopes whose subjects are many and end by themselves."""
 MAX_AMOUNT = 4 * 10**18

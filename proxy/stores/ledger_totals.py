@@ -17,7 +17,7 @@ from proxy.stores.ledger import MAX_AMOUNT
 from proxy.verdict import Claim, Grant, Hold
 
 KEEP_NS = 2 * 86_400_000_000_000
-"""Totals outlive their window, or their subject's last request, so long."""
+"""How long totals outlive their window, or their subject's last request."""
 REMEMBERED = 20_000
 """Grants of which a second settlement is known without asking."""
 

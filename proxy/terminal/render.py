@@ -42,7 +42,7 @@ _BESIDE_BAR = 74
 """Columns that the rest of a step's line usually takes."""
 _ARGUMENTS = 60
 _WITH_IDS = 140
-"""From so many columns on a step's line ends with the beginning of its id."""
+"""From this many columns on, a step's line ends with the beginning of its id."""
 _ROOMY = 110
 """Below this many columns figures go without their words, so that marks stay in sight."""
 

@@ -7,10 +7,10 @@ easily. What it means by its words:
   right, so nothing in here is called a success.
 - A turn *failed* when something ended it that it did not choose: an error, a limit of the provider,
   a budget, a policy. ``interrupted``, ``superseded`` and ``abandoned`` are the user's doing: such a
-  turn counts for the steps that it went well, not as a failure.
+  turn counts with the steps that went well, not as a failure.
 - *Failure rate per step*: failures / steps of all ended turns, the estimate for a constant hazard.
-  *Half-life*: after so many steps half of all turns would have failed. Both say little where there
-  were few failures, so their number stands beside.
+  *Half-life*: the number of steps after which half of all turns would have failed. Both say little where
+  there were few failures, so their number is given, too.
 - *Cost per completed turn*: everything the turns cost, also the failed ones, their sub-agents and
   side calls, divided by those that completed.
 - *Predictions*: how often a provider did what a policy foresaw of reasoning that came back

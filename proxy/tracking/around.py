@@ -20,9 +20,9 @@ def names(request: ModelRequest) -> frozenset[bytes]:
 
 
 def told(request: ModelRequest, known: frozenset[bytes], chars: int) -> str | None:
-    """As JSON what ``known`` does not name; None where that is all of it.
+    """As JSON what ``known`` does not name; None where it names everything.
 
-    ``chars``: of each piece of instructions at most so many; how many it has stands beside.
+    ``chars``: of each piece of instructions at most this many; how many it has is told, too.
     """
     system = [
         {"text": item.text[:chars], "chars": len(item.text)}

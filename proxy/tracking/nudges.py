@@ -17,7 +17,7 @@ from proxy.model import Carrier, ModelRequest, Nudge
 from proxy.tracking.threads import Thread
 
 MOST = 64
-"""Nudges of one thread; whoever has read so many is not helped by another."""
+"""Nudges of one thread at most: a model that has read this many is not helped by another."""
 
 Placed = tuple[int, Nudge]
 """A nudge, and the index of the message behind which it stands."""

@@ -170,7 +170,7 @@ def grown_from(scope: Scope, request: ModelRequest, now_ns: int) -> Step | None:
 
 
 def _last_size(request: ModelRequest) -> int:
-    """Characters of what a prompt ends with: one that is no longer has not grown."""
+    """Characters of what a prompt ends with: only a prompt whose last text got longer has grown."""
     items = request.messages[-1].items if request.messages else ()
     return len(items[-1].text) if items else 0
 
