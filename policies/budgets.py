@@ -272,6 +272,8 @@ def _fields(claim: Claim, balance: Balance, dimension: str, tool: str) -> dict[s
         "reserved": public_amount(dimension, balance.reserved),
         "resets_at": resets,
     }
+    if balance.hard != balance.limit:
+        fields["stops_at"] = public_amount(dimension, balance.hard)
     if tool:
         fields["tool"] = tool
     if claim.amount and dimension != PACE:

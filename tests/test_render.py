@@ -226,6 +226,8 @@ def test_the_refusal_that_ended_a_turn_is_its_last_line_and_history_once_it_went
          "refused: an operator stopped trn_1 · looptap stop"),
         ({**REACHED, "dimension": "spend_usd", "used": "4.5", "limit": "5", "needed": "0.8"},
          "refused by budget turn: $4.5000 of $5.0000, and it may take $0.8000 · "),
+        ({**REACHED, "dimension": "spend_usd", "used": "9", "limit": "5", "stops_at": "10", "needed": "2"},
+         "refused by budget turn: $9.0000 of $5.0000, stops at $10.00, and it may take $2.0000 · "),
         ({"budget": "day", "code": "looptap_unpriced"}, "refused by budget day: unpriced"),
     ],
 )  # fmt: skip

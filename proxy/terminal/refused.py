@@ -49,12 +49,14 @@ def _used(refused: Json) -> str:
     used, limit = refused.get("used"), refused.get("limit")
     if used is None or limit is None:
         return ""
-    dimension = inert(str(refused.get("dimension") or ""), 40)
+    dimension, stops = inert(str(refused.get("dimension") or ""), 40), refused.get("stops_at")
     if dimension == "spend_usd":
         words = f"{money(used)} of {money(limit)}"
+        words += f", stops at {money(stops)}" if stops is not None else ""
     else:
         unit = _UNITS.get(dimension, dimension.replace("_", " "))
         words = f"{inert(str(used), 30)} of {inert(str(limit), 30)} {unit}"
+        words += f", stops at {inert(str(stops), 30)}" if stops is not None else ""
     if refused.get("tool"):
         words += f" of {inert(str(refused['tool']), 60)}"
     if dimension == "spend_usd" and refused.get("needed") is not None:

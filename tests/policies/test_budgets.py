@@ -181,6 +181,14 @@ def test_BUD_19_a_refusal_says_which_limit_of_whom_and_how_to_go_on() -> None:
     )
 
 
+def test_a_refusal_beyond_the_limit_says_where_it_stops() -> None:
+    claim = Claim("b", "key", "ci", "spend_usd", "day", 1_000_000_000, 2_000_000_000)
+    balance = Balance("b", "key", "ci", "day", "spend_usd", 2_000_000_000, 4_000_000_000, 3_500_000_000, 0)
+    why = Budgets([]).refusal(Refusal(claim, balance), now_ns=0)
+    assert (why.fields["limit"], why.fields["stops_at"], why.fields["used"]) == ("2", "4", "3.5")
+    assert "stops_at" not in refused("spend_usd").fields
+
+
 def words(claim: Claim, *, used: int, hard: int | None = None, reserved: int = 0) -> str:
     """What a refusal of this claim says before the way to go on."""
     stops = claim.limit if hard is None else hard
