@@ -5,7 +5,6 @@ tree from nothing else. ``data`` holds JSON values.
 """
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,8 +20,6 @@ _TRACEPARENT = re.compile(
     r"(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32})-((?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
 )
 """W3C Trace Context, level 1: later versions may add fields, version 00 may not."""
-
-Emit = Callable[[Record], None]
 
 
 def session_start(session: Session, exchange: Exchange, now_ns: int) -> Record:
