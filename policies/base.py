@@ -45,7 +45,7 @@ class Policy:
         return NOTHING
 
     def claims(self, view: View) -> Sequence[Claim]:
-        """What to hold before the request goes out."""
+        """What to hold before the request goes out. The chain does not ask yet: only ``budgets`` are held."""
         return ()
 
     @says_nothing

@@ -1,4 +1,4 @@
-"""Every call answered once, where the provider wants the answer.
+"""Policy ``pairing``: every call answered once, where the provider wants the answer.
 
 Looks at one request as it is: which calls of the model stand in its history, and which results
 answer them. The rules differ by dialect and stand in ``_RULES``. Only what is new since the thread's

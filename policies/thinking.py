@@ -1,4 +1,4 @@
-"""Whether reasoning that came out of a step comes back as its provider demands.
+"""Policy ``thinking``: whether reasoning that came out of a step comes back as its provider demands.
 
 Each whole reply that holds bound units (signed thinking, encrypted reasoning, signed parts,
 reasoning text) is remembered by fingerprints. Every later request of the thread is held against
