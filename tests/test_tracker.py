@@ -688,6 +688,40 @@ def test_a_session_that_others_followed_keeps_few_steps_and_still_goes_on() -> N
     assert [t["parent"] for t in play.threads() if "parent" in t] == [thread.id]
 
 
+@pytest.mark.parametrize(
+    ("known", "packed"),
+    [
+        ({"loops": {"runs": [1, 2], "near": None, "share": 0.5, "by": {"x": "é"}}}, True),
+        ({"mine": {"seen": {1, 2}}}, False),
+        ({"mine": {"pair": (1, 2)}}, False),
+        ({"mine": {"object": object()}}, False),
+        ({"mine": {"large": 1 << 80}}, False),
+    ],
+)
+def test_what_policies_remember_of_a_session_at_rest_comes_back_equal(known: Any, packed: bool) -> None:
+    play = Play()
+    asked = request(TASK)
+    play.step(asked, said("Done."))
+    (thread,) = play.tracker.shelf.threads.values()
+    thread.memories = known
+    for n in range(LIVELY):
+        play.step(request(user(f"question {n}")), said("a"))
+    assert isinstance(thread.remembered, bytes) is packed
+    assert thread.memories == known
+    thread.memories["loops"] = {}
+    assert thread.memories["loops"] == {}
+
+
+def test_what_instances_share_is_not_packed_since_its_objects_tell_what_is_new() -> None:
+    play = Play()
+    play.step(request(TASK), said("Done."))
+    (thread,) = play.tracker.shelf.threads.values()
+    thread.memories = {"loops": {"runs": [1]}}
+    play.tracker.agree(thread, play.tracker.shared_head(thread), dict(thread.memories))
+    thread.rest()
+    assert not isinstance(thread.remembered, bytes)
+
+
 def test_turns_that_ended_are_not_watched_for_long() -> None:
     play = Play()
     for n in range(3_000):

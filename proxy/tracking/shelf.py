@@ -106,6 +106,7 @@ class Shelf:
         if len(self._lively) > LIVELY:
             _, resting = self._lively.popitem(last=False)
             resting.scope.thin(resting, RESTING_STEPS)
+            resting.rest()
             self.weigh(resting)
         while len(self.threads) > self._max_threads or self.held_bytes > self._max_bytes:
             oldest = next(iter(self.threads.values()))

@@ -9,12 +9,15 @@ The invariant: no look-up crosses a ``Scope``, which is one key of one team.
 """
 
 import re
+import zlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from decimal import Decimal
 from hashlib import blake2b
 from typing import Any
+
+import msgspec
 
 from proxy.model import (
     AttemptOutcome,
@@ -263,7 +266,8 @@ class Thread:
     began_ns: int = 0
     """When its first request came."""
     last_ns: int = 0
-    memories: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    remembered: dict[str, Mapping[str, Any]] | bytes = field(default_factory=dict)
+    """What policies remember of it (``memories``); packed once it rests."""
     nudges: list[Nudge] = field(default_factory=list)
     """Text of ours that its model has read, oldest first; requests of the client lack it."""
     nudging: bool = True
@@ -283,6 +287,33 @@ class Thread:
     agreed: Agreed = field(default_factory=Agreed)
     weight: int = 0
     """Rough bytes that it holds."""
+
+    @property
+    def memories(self) -> dict[str, Mapping[str, Any]]:
+        """What policies want to know at its next request, by their names."""
+        known = self.remembered
+        if isinstance(known, bytes):
+            known = self.remembered = msgspec.msgpack.decode(zlib.decompress(known))
+        return known
+
+    @memories.setter
+    def memories(self, known: dict[str, Mapping[str, Any]]) -> None:
+        self.remembered = known
+
+    def rest(self) -> None:
+        """Pack what policies remember, if it comes back equal: they may keep what no file can.
+
+        Not where it is shared, since by its objects ``merging`` knows what is new here.
+        """
+        known = self.remembered
+        if isinstance(known, bytes) or not known or self.agreed.rev or self.agreed.memories:
+            return
+        try:
+            plain = msgspec.msgpack.encode(known)
+            if msgspec.msgpack.decode(plain) == known:
+                self.remembered = zlib.compress(plain, 1)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            pass
 
     def note_end(self, turn: Turn) -> None:
         """Remember why a turn ended, for instances that saw it begin."""
