@@ -11,6 +11,8 @@ def explain(settings: Settings) -> tuple[str, ...]:
     lines = [f"data port {settings.listen}, admin port {settings.admin}"]
     if not settings.listen.is_loopback:
         lines.append(f"other machines can reach the data port; record: {settings.store.record}")
+    if not settings.admin.is_loopback:
+        lines.append("other machines can reach the admin port, which asks for its token")
     if settings.mode == "observe":
         lines.append("mode observe: nothing acts, decisions are recorded as would_…")
     lines += [f"enforced: {line}" for line in enforced] or ["enforced: nothing"]

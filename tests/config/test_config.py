@@ -728,3 +728,11 @@ def test_explain_calls_nothing_enforced_that_only_warns(write) -> None:
     lines = explain(load(write(text), environ={}))
     assert [line for line in lines if line.startswith("enforced: ")] == ["enforced: nothing"]
     assert "observed: policy repeats (action warn)" in lines
+
+
+def test_a_port_that_others_reach_is_said_at_start() -> None:
+    everywhere = Address("0.0.0.0", 4040)
+    for key in ("listen", "admin"):
+        lines = explain(load(None, environ={}).model_copy(update={key: everywhere}))
+        (line,) = [line for line in lines if line.startswith("other machines can reach the ")]
+        assert ("asks for its token" in line) is (key == "admin")
