@@ -20,7 +20,9 @@ export function charged(turn, events, counters) {
     const live = counters.find((other) => other.name === one.name && other.subject === one.subject && other.dimension === one.dimension);
     // What the others left of the limit: where this turn's own cost meets it.
     const room = live ? Math.max(0, Number(live.limit) - (Number(live.used) - one.charged)) : null;
-    return { ...one, live, room };
+    // A turn's own counter is its own; a streak or a time is charged to nobody.
+    const own = live && one.scope === "turn" ? Number(live.used) : one.charged;
+    return { ...one, live, room, own };
   }).filter((one) => one.charged > 0 || (one.live && Number(one.live.used) >= 0.5 * Number(one.live.limit)));
 }
 
@@ -39,7 +41,7 @@ export function budgetBars(charges) {
     h("tbody", {}, charges.map((one) => h("tr", {},
       h("td", {}, line(one.name, 40), " ", h("span", { class: "dim" }, line(one.scope, 30))),
       h("td", {}, line(one.dimension, 30)),
-      h("td", { class: "num" }, amount(one.dimension, one.charged)),
+      h("td", { class: "num" }, amount(one.dimension, one.own)),
       h("td", { class: "num" }, one.live ? amount(one.dimension, one.live.used) : count(null)),
       h("td", { class: "num" }, one.live ? amount(one.dimension, one.live.limit) : count(null)),
       h("td", {}, one.live ? bar(Number(one.live.used), Number(one.live.reserved), Number(one.live.limit), `${one.name} ${one.dimension}`) : null))))));
