@@ -34,7 +34,10 @@ _LEFT_OUT = frozenset({"__dict__", "__weakref__", "__annotations__"})
 def _built(cls: type[Any], *, frozen: bool, eq: bool) -> type[Any]:
     """A class with the fields and methods of ``cls``."""
     own = {k: v for k, v in vars(cls).items() if k not in cls.__annotations__ and k not in _LEFT_OUT}
-    plain = dataclass(cls, frozen=frozen, eq=eq)
+    # only the description is wanted: to write methods takes ten times as long, at each start of a command
+    plain = dataclass(cls, init=False, repr=False, eq=False, match_args=False)
+    told = plain.__dataclass_params__
+    told.init, told.repr, told.eq, told.frozen = True, True, eq, frozen
     for name in ("__dataclass_fields__", "__dataclass_params__"):
         own[name] = getattr(plain, name)
     columns = [_column(one) for one in fields(plain)]
