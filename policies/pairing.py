@@ -16,7 +16,8 @@ previous request is looked at, from the last reply before it on; a fault is told
 Not applicable where the provider holds the history: the calls are there and not here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -160,10 +161,11 @@ def _adjacent(request: ModelRequest, rules: _Rules, start: int) -> Iterator[_Fau
             continue
         left, strangers, pairs = _paired(calls, results, rules)
         yield from (_Fault("unanswered", call) for call in left if call.item.form not in _LATER)
+        answered = {call.item.call_id for call, _ in pairs} if strangers else set()
         for stranger in strangers:
             if earlier is None:
                 earlier = _calls_before(request, begin)
-            yield _strange(stranger, calls, pairs, earlier)
+            yield _strange(stranger, answered, earlier)
         misplaced = _misplaced(request, begin, at, pairs, rules)
         if misplaced is not None:
             yield misplaced
@@ -204,17 +206,56 @@ def _paired(
     calls: Sequence[_Place], results: Sequence[_Place], rules: _Rules
 ) -> tuple[list[_Place], list[_Place], list[tuple[_Place, _Place]]]:
     """Calls without a result, results without a call, and the pairs, in the order of the results."""
-    open_calls = list(calls)
+    waiting = _Waiting(calls)
     strangers: list[_Place] = []
     pairs: list[tuple[_Place, _Place]] = []
     for result in results:
-        call = next((c for c in open_calls if _answers(result.item, c.item, rules)), None)
+        call = waiting.take(result.item, rules)
         if call is None:
             strangers.append(result)
         else:
-            open_calls.remove(call)
             pairs.append((call, result))
-    return open_calls, strangers, pairs
+    return waiting.left, strangers, pairs
+
+
+class _Waiting:
+    """Calls without a result yet: the first that a result ``_answers`` is found without asking them all."""
+
+    def __init__(self, calls: Sequence[_Place]) -> None:
+        self._open = dict(enumerate(calls))
+        self._queues: dict[tuple[str, str | None], deque[int]] = {}
+        for at, (_, call) in self._open.items():
+            kinds = [("any", None), ("id", call.call_id), ("tool", call.tool)]
+            if call.call_id is None:
+                kinds.append(("unnamed", call.tool))
+            for kind in kinds:
+                self._queues.setdefault(kind, deque()).append(at)
+
+    @property
+    def left(self) -> list[_Place]:
+        """Those that are still open, in their order."""
+        return list(self._open.values())
+
+    def take(self, result: Item, rules: _Rules) -> _Place | None:
+        """The call that a result answers; it is open no longer."""
+        found = [at for kind in _may_answer(result, rules) if (at := self._first(kind)) is not None]
+        return self._open.pop(min(found)) if found else None
+
+    def _first(self, kind: tuple[str, str | None]) -> int | None:
+        queue = self._queues.get(kind)
+        while queue and queue[0] not in self._open:
+            queue.popleft()
+        return queue[0] if queue else None
+
+
+def _may_answer(result: Item, rules: _Rules) -> tuple[tuple[str, str | None], ...]:
+    """The kinds of calls that a result answers, in the words of ``_Waiting``."""
+    name, tool = result.call_id, result.tool
+    if rules.by_id:
+        return (("any", None),) if name is None else (("id", name), ("id", None))
+    if name is None:
+        return (("any", None) if tool is None else ("tool", tool),)
+    return ("id", name), ("id", None) if tool is None else ("unnamed", tool)
 
 
 def _answers(result: Item, call: Item, rules: _Rules) -> bool:
@@ -225,11 +266,9 @@ def _answers(result: Item, call: Item, rules: _Rules) -> bool:
     return result.tool is None or result.tool == call.tool
 
 
-def _strange(
-    result: _Place, calls: Sequence[_Place], pairs: Sequence[tuple[_Place, _Place]], earlier: set[str]
-) -> _Fault:
+def _strange(result: _Place, answered: Set[str | None], earlier: Set[str]) -> _Fault:
     name = result.item.call_id
-    if name is not None and any(call.item.call_id == name for call, _ in pairs):
+    if name is not None and name in answered:
         return _Fault("duplicate", result)
     if name is not None and name in earlier:
         return _Fault("stranger", result)

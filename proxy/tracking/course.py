@@ -203,12 +203,13 @@ class Course:
 
     def _answer(self, delta: Delta, exchange: Exchange, now_ns: int, base: Step | None) -> None:
         """Book results at the steps whose calls they answer."""
+        answered = {id(step): step for _, step, _ in delta.answers}.values()
+        places = {id(call): at for step in answered for at, call in enumerate(step.calls)}
         for value, step, call in delta.answers:
             call.answered = True
-            place = next(at for at, one in enumerate(step.calls) if one is call)
-            more: dict[str, Any] = {"call_id": call.id or value.call_id, "call": place}
+            more: dict[str, Any] = {"call_id": call.id or value.call_id, "call": places[id(call)]}
             self._tell_item(step, value, "in", exchange, now_ns, **more)
-        for step in {id(step): step for _, step, _ in delta.answers}.values():
+        for step in answered:
             self._close_step(step, now_ns, only_if_answered=True)
         if base is not None and base.under_way and not base.whole:
             base.early = [*base.early, *(item for item in delta.items if item.kind == "tool_result")]

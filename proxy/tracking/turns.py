@@ -18,6 +18,7 @@ whether the client gives up shows only at its next input or when time passes.
 """
 
 import re
+from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
@@ -63,6 +64,9 @@ _GIVEN_UP = re.compile(
 )
 """What clients write into the results of calls that they never ran to the end."""
 
+_MOST_PREFIXES = 4
+"""Prefixes that clients put before an id, at most."""
+
 Move = Literal["goes_on", "new", "superseded", "interrupted", "joins"]
 
 
@@ -88,54 +92,84 @@ def pair(
     ``aliases`` maps ids that the client made up to calls. ``guess`` allows pairing
     by place, for providers that give no ids.
     """
-    left = list(pending)
+    waiting = _Waiting(pending, aliases)
     answers: list[tuple[Item, Step, Call]] = []
     strangers: list[Item] = []
     for item in items:
         if item.kind != "tool_result" or item.server:
             continue
-        found = next((entry for entry in left if _answers(item, entry[1], aliases)), None)
+        found = waiting.of_id(item.call_id)
         if found is None:
             strangers.append(item)
-            continue
-        left.remove(found)
-        answers.append((item, *found))
+        else:
+            answers.append((item, *found))
     for item in strangers if guess else ():
-        found = next((entry for entry in left if entry[1].call_id is None or not _known(item, pending)), None)
-        named = next((entry for entry in left if entry[1].name == item.tool), None)
-        chosen = named if named is not None else found if item.tool is None else None
+        chosen = waiting.by_place(item)
         if chosen is not None:
-            left.remove(chosen)
             answers.append((item, *chosen))
     return Delta(tuple(items), tuple(answers))
 
 
-def _answers(item: Item, call: Call, aliases: dict[str, Call]) -> bool:
-    name = item.call_id
-    if name is None:
-        return False
-    if name in (call.call_id, call.item_id):
-        return True
-    if call.call_id is not None and name.endswith(":" + call.call_id):
-        return True
-    return aliases.get(name) is call
+class _Waiting:
+    """Calls without a result, in their order. Each is found by its names, without asking all of them."""
 
+    def __init__(self, pending: Sequence[tuple[Step, Call]], aliases: dict[str, Call]) -> None:
+        self._open = dict(enumerate(pending))
+        self._named: dict[str, deque[int]] = {}
+        self._prefixed: dict[str, deque[int]] = {}
+        self._tools: dict[str, deque[int]] = {}
+        self._all = deque(self._open)
+        self._nameless: deque[int] = deque()
+        places: dict[int, int] = {}
+        for at, (_, call) in self._open.items():
+            places[id(call)] = at
+            self._tools.setdefault(call.name, deque()).append(at)
+            for name in {call.call_id, call.item_id} - {None}:
+                self._named.setdefault(name or "", deque()).append(at)
+            if call.call_id is None:
+                self._nameless.append(at)
+            else:
+                self._prefixed.setdefault(call.call_id, deque()).append(at)
+        self._ids = frozenset(self._named)
+        for name, call in aliases.items():
+            if id(call) in places:
+                self._named.setdefault(name, deque()).append(places[id(call)])
 
-def _known(item: Item, pending: Sequence[tuple[Step, Call]]) -> bool:
-    return any(item.call_id in (call.call_id, call.item_id) for _, call in pending if item.call_id)
+    def of_id(self, name: str | None) -> tuple[Step, Call] | None:
+        """The call of this id, which may stand behind a prefix (``server:id``)."""
+        found = self._take(self._named.get(name)) if name is not None else None
+        rest = name or ""
+        for _ in range(_MOST_PREFIXES):
+            _, colon, rest = rest.partition(":")
+            if found is not None or not colon:
+                break
+            found = self._take(self._prefixed.get(rest))
+        return found
+
+    def by_place(self, result: Item) -> tuple[Step, Call] | None:
+        """The first call of a result's tool; where it names none, the first that may have had another id."""
+        if result.tool is not None:
+            return self._take(self._tools.get(result.tool))
+        known = bool(result.call_id) and result.call_id in self._ids
+        return self._take(self._nameless if known else self._all)
+
+    def _take(self, places: deque[int] | None) -> tuple[Step, Call] | None:
+        while places:
+            found = self._open.pop(places.popleft(), None)
+            if found is not None:
+                return found
+        return None
 
 
 def alias(came_back: Sequence[Item], calls: Sequence[Call]) -> dict[str, Call]:
     """Ids that the client gave to calls which had none (or others), by order and name."""
     aliases: dict[str, Call] = {}
-    left = list(calls)
+    left: dict[str | None, deque[Call]] = {}
+    for call in calls:
+        left.setdefault(call.name, deque()).append(call)
     for item in came_back:
-        if item.kind != "tool_call" or item.call_id is None:
-            continue
-        call = next((c for c in left if c.name == item.tool), None)
-        if call is not None:
-            left.remove(call)
-            aliases[item.call_id] = call
+        if item.kind == "tool_call" and item.call_id is not None and left.get(item.tool):
+            aliases[item.call_id] = left[item.tool].popleft()
     return aliases
 
 

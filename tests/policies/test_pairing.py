@@ -259,3 +259,20 @@ def test_a_glance_finds_sound_only_what_care_finds_sound(
         quick = list(pairing._adjacent(request, rules, 0))
         patch.setattr(pairing, "_answered", lambda *_: None)
         assert quick == list(pairing._adjacent(request, rules, 0))
+
+
+def test_thousands_of_results_find_their_calls_in_any_order() -> None:
+    several = range(3_000)
+    calls = Message(
+        "assistant", tuple(Item("tool_call", "assistant", tool="t", call_id=f"c{n}") for n in several)
+    )
+    answers = [Item("tool_result", "tool", call_id=f"c{n}") for n in reversed(several)]
+    strange = [Item("tool_result", "tool", call_id=f"x{n}") for n in several]
+    faults = list(
+        pairing._adjacent(
+            ModelRequest("anthropic", "chat", "m", False, (calls, Message("user", (*answers, *strange)))),
+            pairing._RULES["anthropic"], 0,
+        )
+    )  # fmt: skip
+    assert [fault.kind for fault in faults] == ["orphan"] * len(strange) + ["order"]
+    assert faults[-1].names[:2] == ["c2999", "c2998"]
