@@ -59,10 +59,8 @@ class Link:
     @property
     def address(self) -> str:
         """Where to, for a line that people read: no path, no credentials."""
-        for door in self.doors.values():
-            parts = urlsplit(door.endpoint)
-            return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        return "nowhere"
+        parts = [urlsplit(door.endpoint) for door in self.doors.values()]
+        return ", ".join(dict.fromkeys(f"{one.scheme}://{one.netloc.rpartition('@')[2]}" for one in parts))
 
 
 def read_link(

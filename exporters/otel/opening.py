@@ -26,6 +26,10 @@ def open_exporter(
         wanted.endpoint, wanted.protocol, wanted.headers, wanted.service_name, wanted.signals, environ
     )
     way = _way(link, driver)
+
+    def said(text: str) -> None:
+        warn(f"{text} (at {link.address})")
+
     who = resource(link)
     metrics = None
     if (door := link.doors.get("metrics")) is not None:
@@ -36,7 +40,7 @@ def open_exporter(
             compat=wanted.compat,
             every_s=interval_s(environ),
             clock=time.time_ns,
-            warn=warn,
+            warn=said,
         )
     if way.spans is None and way.logs is None and metrics is None:
         return None
@@ -52,7 +56,7 @@ def open_exporter(
         who,
         metrics=metrics,
         told_in=wanted.told_in,
-        warn=warn,
+        warn=said,
         bounds=Bounds(link.most, batch=link.batch),
     )
 

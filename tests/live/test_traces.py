@@ -155,7 +155,9 @@ async def test_a_collector_in_trouble_costs_the_traffic_nothing(
             0,
             0,
         )  # of 20 turns
-        assert len([line for line in the.warnings if "does not take traces" in line]) <= 1
+        said = [line for line in the.warnings if "does not take traces" in line]
+        assert len(said) <= 1
+        assert all(line.endswith(f"(at {url})") for line in said)
 
 
 async def test_OBS_01_OBS_03_join_puts_the_request_into_the_clients_trace(tmp_path: Path) -> None:

@@ -49,6 +49,14 @@ def test_the_settings_win_over_variables() -> None:
     assert "9" not in repr(door)
 
 
+def test_people_read_where_to_without_credentials() -> None:
+    environ = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://logs.example/in"}
+    link = read_link("http://me:secret@c.example:4318/otlp", environ=environ)
+    assert link.address == "http://c.example:4318"  # one word for all that goes there
+    link = read_link(None, environ=environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c.example:4318"})
+    assert link.address == "http://c.example:4318, http://logs.example"
+
+
 def test_the_sdk_can_be_switched_off() -> None:
     assert read_link("http://c.example", environ={"OTEL_SDK_DISABLED": "true"}).doors == {}
     assert read_link("http://c.example", environ={"OTEL_SDK_DISABLED": ""}).doors
