@@ -21,7 +21,7 @@ def explain(settings: Settings) -> tuple[str, ...]:
     if settings.ledger.url is not None:
         lines.append(f"ledger shared at {settings.ledger.url}, {settings.ledger.away} while it is away")
     if settings.exporters:
-        lines.append(f"exported to {', '.join(settings.exporters)}")
+        lines.append(f"exporters: {', '.join(settings.exporters)}")
     return tuple(lines)
 
 
