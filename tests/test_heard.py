@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.heard import AT_ONCE, Heard
-from proxy.core.kept import Kept
+from proxy.core.kept import Folded
 from proxy.dialects.gemini_stream import GeminiDecoder
 from proxy.dialects.responses_stream import ResponsesDecoder
 from proxy.model import ResponseHead
@@ -15,13 +15,16 @@ from proxy.verdict import Reply
 from tests.bench.along import event, gemini, responses
 
 
-def heard(*, decoder: object = GeminiDecoder, max_kept: int = 1 << 20) -> Heard:
-    reply = Heard(keep=True, max_kept=max_kept, at_once=False)
+def heard(*, decoder: object = GeminiDecoder, max_kept: int = 1 << 20, at_once: bool = False) -> Heard:
+    reply = Heard(keep=True, max_kept=max_kept, at_once=at_once)
     reply.begin(ResponseHead(200, b"OK", ()), decoder(200) if decoder is not None else None, 1 << 20)  # type: ignore[operator]
     return reply
 
 
-@given(st.lists(st.binary(max_size=300) | st.just(b'data: {"a": "b"}\n\n'), max_size=80), st.booleans())
+chunk = st.binary(max_size=300) | st.sampled_from([b'data: {"a": "b"}\n\n', b"long" * 1_500])
+
+
+@given(st.lists(chunk, max_size=80), st.booleans())
 def test_the_bytes_that_came_are_the_bytes_that_are_kept(chunks: list[bytes], read: bool) -> None:
     reply = heard(decoder=GeminiDecoder if read else None)
     for chunk in chunks:
@@ -34,13 +37,13 @@ def test_the_bytes_that_came_are_the_bytes_that_are_kept(chunks: list[bytes], re
 def room(reply: Heard) -> int:
     """Bytes that the objects of a kept body take."""
     body = reply.body
-    assert isinstance(body, Kept)
+    assert isinstance(body, Folded)
     return sum(sys.getsizeof(getattr(piece, "data", piece)) for piece in body.pieces)
 
 
 def test_a_stream_takes_a_fifth_of_its_bytes_while_it_runs() -> None:
-    for decoder, frame in ((ResponsesDecoder, responses), (GeminiDecoder, gemini)):
-        reply = heard(decoder=decoder)
+    for decoder, frame, at_once in ((ResponsesDecoder, responses, False), (GeminiDecoder, gemini, True)):
+        reply = heard(decoder=decoder, at_once=at_once)
         chunks = [event(frame(number)) for number in range(20 * AT_ONCE)]
         for chunk in chunks:
             reply.feed(chunk, 1)

@@ -5,7 +5,7 @@ The one invariant: bytes are counted and kept in the order they came, whether th
 
 from collections.abc import Callable, Sequence
 
-from proxy.core.kept import Kept, Packed, Piece, packed
+from proxy.core.kept import Kept
 from proxy.model import Body, Event, Outcome, ResponseHead
 from proxy.ports import ResponseDecoder
 from proxy.reading.tap import Tap
@@ -34,7 +34,7 @@ class Heard:
         self._tap: Tap | None = None
         self._unread: list[tuple[bytes, int]] = []
         """Chunks that the tap has not seen yet, and when they came."""
-        self._kept: list[Piece] | None = [] if keep else None
+        self._kept = Kept() if keep else None
         self._max_kept = max_kept
         self._at_once = at_once
 
@@ -48,13 +48,13 @@ class Heard:
         """Body bytes as they came; what they say may be told with later ones."""
         size = len(data)
         self.received += size
-        kept = self._kept
-        if kept is not None and self.received > self._max_kept:
-            self._kept = kept = None
+        if self._kept is not None:
+            if self.received > self._max_kept:
+                self._kept = None
+            else:
+                self._kept.add(data)
         tap = self._tap
         if tap is None:
-            if kept is not None:
-                kept.append(data)
             return ()
         unread = self._unread
         unread.append((data, now_ns))
@@ -75,12 +75,8 @@ class Heard:
         unread, self._unread = self._unread, []
         if len(unread) > 1:
             joined = b"".join([data for data, _ in unread])
-            if self._kept is not None:
-                self._kept.append(packed(joined))
             if tap.repeats(joined, unread[-1][1]):
                 return []
-        elif unread and self._kept is not None:
-            self._kept.append(unread[0][0])
         found: list[Event] = []
         for data, now_ns in unread:
             for event in tap.feed(data, now_ns):
@@ -106,7 +102,8 @@ class Heard:
         if self._tap is not None:
             self._read_along(self._tap)
         if self._kept is not None:
-            self._kept = [reply.body]
+            self._kept = Kept()
+            self._kept.add(reply.body)
 
     @property
     def keeps(self) -> bool:
@@ -121,7 +118,4 @@ class Heard:
     @property
     def body(self) -> Body | None:
         """All of it, still content-encoded; None where it is not kept."""
-        if self._kept is None:
-            return None
-        kept = Kept((*self._kept, *(data for data, _ in self._unread)), self.received)
-        return kept if any(isinstance(piece, Packed) for piece in kept.pieces) else bytes(kept)
+        return self._kept.body if self._kept is not None else None

@@ -1,17 +1,20 @@
 """A reply's bytes on their way to the record, in less room than they have.
 
 A stream says some 150 to 400 bytes around every few letters, again and again; while hundreds of streams
-run, that is most of what the process holds. So chunks that were read in one go are compressed at once.
+run, that is most of what the process holds. So small chunks are compressed, some of them at a time.
 
-The one invariant: ``bytes`` of what is kept are the bytes that came.
+The one invariant: ``bytes`` of what is kept are the bytes that came, in their order.
 """
 
 import zstandard
 
+from proxy.model import Body
 from proxy.structs import struct
 
-_LEAST = 1_000
-"""Bytes that are worth it: what differs in them must outweigh a frame and an object."""
+_TOGETHER = 16
+"""Small chunks that are compressed in one go."""
+_LARGE = 4_096
+"""Bytes of a chunk that is kept as it is: it repeats little, and takes the loop's time."""
 _WORTH = 2
 """How much smaller they must get: what is compressed already does not."""
 _QUICK = zstandard.ZstdCompressor(level=-3, write_checksum=False)
@@ -28,22 +31,11 @@ class Packed:
         return zstandard.decompress(self.data)
 
 
-Piece = bytes | Packed
-
-
-def packed(data: bytes) -> Piece:
-    """The same bytes, compressed where that pays."""
-    if len(data) < _LEAST:
-        return data
-    small = _QUICK.compress(data)
-    return Packed(small) if len(small) * _WORTH < len(data) else data
-
-
 @struct(frozen=True, slots=True)
-class Kept:
-    """All of a body. Its length is that of its bytes, whatever it takes meanwhile."""
+class Folded:
+    """A whole body. Its length is that of its bytes, whatever it takes meanwhile."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[bytes | Packed, ...]
     size: int
 
     def __len__(self) -> int:
@@ -51,3 +43,38 @@ class Kept:
 
     def __bytes__(self) -> bytes:
         return b"".join([bytes(piece) for piece in self.pieces])
+
+
+class Kept:
+    """What has come of one reply."""
+
+    __slots__ = ("_loose", "_pieces", "_size")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes | Packed] = []
+        self._loose: list[bytes] = []
+        """Small chunks behind the pieces."""
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        """Take the next chunk."""
+        self._size += len(data)
+        self._loose.append(data)
+        if len(self._loose) >= _TOGETHER or len(data) > _LARGE:
+            self._settle()
+
+    def _settle(self) -> None:
+        last = self._loose.pop() if len(self._loose[-1]) > _LARGE else b""
+        some = b"".join(self._loose)
+        self._loose.clear()
+        if some:
+            small = _QUICK.compress(some)
+            self._pieces.append(Packed(small) if len(small) * _WORTH < len(some) else some)
+        if last:
+            self._pieces.append(last)
+
+    @property
+    def body(self) -> Body:
+        """All of it, as the record takes it."""
+        folded = Folded((*self._pieces, *self._loose), self._size)
+        return folded if any(isinstance(piece, Packed) for piece in folded.pieces) else bytes(folded)
