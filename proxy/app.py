@@ -143,6 +143,7 @@ class _Parts:
         self._started_ns = time.time_ns()
         self._runner: web.AppRunner | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._told_unread: set[str] = set()
         self.metrics = PrometheusExporter(self._figures)
         self.otlp = outlets.otlp(settings, warn, live=self.metrics.figures)
         store = settings.store
@@ -170,6 +171,7 @@ class _Parts:
         self.core.keeps = True
         self.server.shell.keep = self._keep
         self.server.shell.away = Away(warn)
+        self.server.shell.unread = self._unread
 
     def _core(self) -> Core:
         settings = self.settings
@@ -365,6 +367,15 @@ class _Parts:
     def _caught(self, where: str, error: BaseException) -> None:
         """A fault of ours anywhere: counted, and told once per kind."""
         self.server.shell.faults.caught(where, error)
+
+    def _unread(self, upstream: str) -> None:
+        """Model calls that nothing was seen of: told once, since an empty tree does not say why."""
+        if upstream not in self._told_unread:
+            self._told_unread.add(upstream)
+            self.warn(
+                f"a WebSocket to {upstream!r} passed unread: model calls in it are not seen; "
+                "let the client speak HTTP (Codex: a provider with supports_websockets = false)"
+            )
 
     def _fault(self, where: str, error: BaseException) -> None:
         """The first internal fault of a kind: warn of it, without its words, which may hold content."""

@@ -79,6 +79,8 @@ class Shell:
     """Awaited before a request goes out: other instances must know its thread."""
     away: Away | None = None
     """Told of every upstream that fails before its answer has begun."""
+    unread: Callable[[str], None] | None = None
+    """Told of an upstream to which model calls went through a WebSocket, when that is over."""
     pulse: Pulse = field(default_factory=Pulse)
     timings: Timings = field(default_factory=Timings)
     requests: int = 0
@@ -187,9 +189,15 @@ class LiveExchange:
             watch.close(end)
             shell.draining.discard(self)
             shell.pulse.rounds.do(self._over)
+            if self.relay.is_tunnel and shell.unread is not None:
+                self._tell_unread(shell.unread)
 
     def _over(self) -> None:
         self._shell.open_exchanges -= 1
+
+    def _tell_unread(self, tell: Callable[[str], None]) -> None:
+        if self._route is not None and _is_responses(self._route):
+            tell(self._route.upstream.name)
 
     def _find_upstream(self) -> Route:
         """Route the request and say what it is. Raises Unroutable."""

@@ -136,3 +136,17 @@ async def _broken(client: aiohttp.ClientSession, url: str, body: Any) -> bool:
             return False
     except aiohttp.ClientError:
         return True
+
+
+async def test_a_websocket_that_passed_unread_is_told_once_per_upstream(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    running = await app.start(settings(tmp_path), warnings.append)
+    tell = running.parts.server.shell.unread
+    assert tell is not None
+    for upstream in ("openai", "openai", "acme"):
+        tell(upstream)
+    await running.stop(0)
+    assert [line.partition(" passed unread: ")[0] for line in warnings] == [
+        "a WebSocket to 'openai'",
+        "a WebSocket to 'acme'",
+    ]

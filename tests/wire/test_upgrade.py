@@ -35,6 +35,8 @@ def echo(wire: Wire, message: Message) -> None:
 
 def test_WIRE_14_after_101_both_ways_are_relayed_unread(any_proxy: Proxy, upstream: RawUpstream) -> None:
     upstream.early = echo
+    unread: list[str] = []
+    any_proxy.server.shell.unread = unread.append
     client = any_proxy.connect()
     with contextlib.closing(client.sock):
         client.send(request(SOCKET, method="GET", fields=HANDSHAKE) + b"tail")  # frames right behind it
@@ -53,6 +55,7 @@ def test_WIRE_14_after_101_both_ways_are_relayed_unread(any_proxy: Proxy, upstre
     assert sent.get(b"connection") == b"Upgrade"
     assert eventually(lambda: any_proxy.thinker.exchanges[0].ends == ["complete"])
     assert any_proxy.thinker.exchanges[0].data.startswith(b"helloTAILM000")
+    assert eventually(lambda: unread == ["openai"])
 
 
 def test_either_side_ends_it(any_proxy: Proxy, upstream: RawUpstream) -> None:
