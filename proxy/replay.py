@@ -76,14 +76,11 @@ _WAITING = 1_024
 class Line:
     """One exchange of a log, read."""
 
-    number: int
-    id: str
     exchange: Exchange
     request_body: bytes
     response: ResponseHead | None
     response_body: bytes
     end: EndKind
-    arrived_ns: int
     ended_ns: int | None
 
 
@@ -163,7 +160,7 @@ class Replay:
             for line in self._lines(Path(path)):
                 self._open(line)
                 if self._on_progress is not None:
-                    self._on_progress(line.number + 1)
+                    self._on_progress(line.exchange.number + 1)
             self._close_until(None)
 
     def tree(self) -> dict[str, Any]:
@@ -184,9 +181,9 @@ class Replay:
     # -- driving
 
     def _open(self, line: Line) -> None:
-        self._close_until(line.arrived_ns)
-        self._now_ns = max(self._now_ns, line.arrived_ns)
         exchange, core = line.exchange, self.core
+        self._close_until(exchange.arrived_ns)
+        self._now_ns = max(self._now_ns, exchange.arrived_ns)
         assert exchange.upstream is not None
         core.tick(self._now_ns)
         if core.match(exchange.head, exchange.upstream, exchange.path):
@@ -195,12 +192,11 @@ class Replay:
         else:
             opened = core.relay(exchange, self._now_ns)
         if opened.placement is None:
-            self.unmodelled.append(line.number)
-        ended = line.ended_ns if line.ended_ns is not None else line.arrived_ns
+            self.unmodelled.append(exchange.number)
         if line.ended_ns is None:
             self._close(opened, line, self._now_ns)
             return
-        heapq.heappush(self._closing, (ended, line.number, opened, line))
+        heapq.heappush(self._closing, (line.ended_ns, exchange.number, opened, line))
         while len(self._closing) > _WAITING:
             self._close_next()
 
@@ -211,7 +207,7 @@ class Replay:
     def _close_next(self) -> None:
         ended, _, opened, line = heapq.heappop(self._closing)
         self._now_ns = max(self._now_ns, ended)
-        self._close(opened, line, max(ended, line.arrived_ns))
+        self._close(opened, line, max(ended, line.exchange.arrived_ns))
 
     @staticmethod
     def _close(opened: Opened, line: Line, now_ns: int) -> None:
@@ -247,7 +243,7 @@ class Replay:
                 except _Malformed as error:
                     self.problems.append(Problem(str(path), place, str(error)))
                 else:
-                    clock = max(clock, line.arrived_ns) + _STEP_NS
+                    clock = max(clock, line.exchange.arrived_ns) + _STEP_NS
                     yield line
                 finally:
                     self._number += 1
@@ -282,14 +278,11 @@ class Replay:
             id, self._number, head, upstream, head.path, arrived if arrived is not None else clock, identity
         )
         return Line(
-            number=self._number,
-            id=id,
             exchange=exchange,
             request_body=_body(value, "request_body"),
             response=response,
             response_body=_body(value, "response_body"),
             end=end,
-            arrived_ns=exchange.arrived_ns,
             ended_ns=_time(value, "t_end") if arrived is not None else None,
         )
 
