@@ -23,6 +23,7 @@ _MEANT: Mapping[str, str] = {
     "rpm": "requests_per_minute", "period": "window", "limit": "limits", "alerts": "alert_at",
     "port": "listen", "host": "listen", "bind": "listen", "base_url": "url", "type": "api", "hash": "sha256",
     "data_dir": "store", "redis": "ledger", "providers": "upstreams", "timezone": "time_zone",
+    "key": "api_key", "apikey": "api_key", "token": "api_key",
 }  # fmt: skip
 """What other tools call our keys."""
 
