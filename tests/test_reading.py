@@ -254,6 +254,22 @@ def test_readings_of_one_history_made_at_once_leave_one() -> None:
     assert dialect.messages_read == 51
 
 
+def test_histories_that_grow_side_by_side_by_many_messages_leave_one_reading() -> None:
+    library, dialect, history = Library(), Plain(), []
+    for number in range(0, 24, 2):
+        history += [
+            message(f"{number} {n} " + "x" * 9_000, "assistant" if n % 2 else "user") for n in range(12)
+        ]
+        under_way = [library.slices(dialect, exchange(number + n), body(history)) for n in range(2)]
+        ended = 0
+        while ended < len(under_way):
+            ended = sum(next(one, "end") == "end" for one in under_way)
+        assert len(library) == 1
+    otherwise = body(history).replace(b'"role":', b'"role": ')
+    library.read(dialect, exchange(99), otherwise)
+    assert len(library) == 2  # the next body of either client finds what it goes on from
+
+
 def test_tenants_share_no_reading() -> None:
     library, dialect = Library(), Plain()
     library.read(dialect, exchange(0), body([message("hi")]))

@@ -169,12 +169,14 @@ class Library:
 
 
 def _lives_on(old: Reading, new: Reading) -> bool:
-    """Whether a later reading has the very messages of this one, but perhaps its last two."""
+    """Whether a later reading has the messages of this one, as they are written, but perhaps its last two."""
     before, now = old.request, new.request
     at = len(before.messages) - 3
-    return 0 <= at < len(now.messages) and (
-        before.messages[at] is now.messages[at] and before.chain[at] == now.chain[at]
-    )
+    if not 0 <= at < len(now.messages) or before.chain[at] != now.chain[at]:
+        return False
+    if before.messages[at] is now.messages[at]:
+        return True
+    return new.body.startswith(memoryview(old.body)[: old.ends[at]])  # read from one base, side by side
 
 
 def read(dialect: Dialect, exchange: Exchange, body: bytes, base: Reading | None = None) -> Reading:
