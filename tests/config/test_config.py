@@ -444,7 +444,7 @@ def test_yes_and_no_are_words(write) -> None:
 @pytest.mark.parametrize(
     ("text", "key", "hint"),
     [
-        ("upstreams: {a: {url: 'https://a.example', key: k}}", "upstreams.a.key", "did you mean api_key?"),
+        ("upstreams: {xai: {url: 'https://a.example', key: k}}", "upstreams.xai.key", "mean api_key?"),
         ("listne: x", "listne", "did you mean listen?"),
         ("alert_at: [0.8]", "alert_at", "belongs under budgets[]"),
         ("limits: {spend_usd: 5}", "limits.spend_usd", "belongs under budgets[].limits"),
