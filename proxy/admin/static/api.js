@@ -1,6 +1,6 @@
 // The API and the events. One stream of events for the whole page.
 
-export class Failed extends Error {
+class Failed extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;

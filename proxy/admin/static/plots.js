@@ -76,7 +76,7 @@ export function tokens(turn, width, { chosen, onpick }) {
 }
 
 /** Where it leads, in words. */
-export function outlook(turn) {
+function outlook(turn) {
   const said = [];
   const growth = turn.growth;
   if (growth && turn.steps.length > 1) {

@@ -25,7 +25,7 @@ const COLUMNS = [
   ["Key and labels", (turn) => [turn.key && turn.key !== "unnamed" ? h("span", { class: "tag inline" }, line(turn.key, 40)) : null, labels(turn.labels)], "name"],
 ];
 
-export function turnsTable() {
+function turnsTable() {
   return table("Turns", COLUMNS, { key: (turn) => turn.id, go: (turn) => `#/turn/${encodeURIComponent(turn.id)}` });
 }
 

@@ -1,6 +1,6 @@
 // Numbers and names as people read them. What is not known is “?”, never 0.
 
-export const UNKNOWN = "?";
+const UNKNOWN = "?";
 
 export function count(value) {
   if (value === undefined || value === null) return UNKNOWN;
