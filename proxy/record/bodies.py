@@ -165,6 +165,8 @@ class Bases:
             row = whole(no, body)
             kept = Kept(no, body, row.digest, epoch=epoch)
         else:
+            if row.prefix + row.suffix == len(body) == len(base.body):
+                body = base.body  # what is sent again by retries or parallel runs is held once
             kept = Kept(no, body, row.digest, base.depth + 1, base.spent + len(row.data), epoch)
         self._keep(exchange, thread, kept)
         return row

@@ -114,6 +114,17 @@ def test_of_each_thread_only_the_newest_body_stays_at_hand() -> None:
     assert bases._bytes == sum(len(kept.body) for kept in bases._kept.values())
 
 
+def test_equal_bodies_of_many_threads_are_held_once() -> None:
+    bases = Bases()
+    for n in range(9):
+        splice = Splice(xid(n - 1), 1_000, 4_000) if n else None
+        bases.place(
+            n, xid(n), f"thr_{n}", bytes(bytearray(b"long " * 1_000)), bases.base(splice, None), splice, 0
+        )
+    assert len(bases._kept) == 9
+    assert len({id(kept.body) for kept in bases._kept.values()}) == 1
+
+
 def test_bases_stay_within_their_bytes_and_a_lost_base_only_costs_a_whole_frame() -> None:
     bases = Bases(max_bytes=100_000)
     for no in range(1, 50):
