@@ -43,6 +43,7 @@ from proxy.model import (
 )
 from proxy.reading.library import Library
 from proxy.tracker import Tracker
+from proxy.tracking.course import IDLE_NS
 from proxy.trees import Forest
 from proxy.verdict import STOPPED, Terminal
 
@@ -127,6 +128,8 @@ class Replay:
         on_record: Callable[[Record], None] | None = None,
         on_progress: Callable[[int], None] | None = None,
         previews: bool = False,
+        idle_after_ns: int = IDLE_NS,
+        max_decoded: int = CoreSettings().max_decoded,
     ) -> None:
         self.forest = Forest()
         self.problems: list[Problem] = []
@@ -145,11 +148,11 @@ class Replay:
         self.core = Core(
             dialects=dialects.match,
             library=Library(),
-            tracker=Tracker(self.put, self._new_id, previews=previews),
+            tracker=Tracker(self.put, self._new_id, previews=previews, idle_after_ns=idle_after_ns),
             chain=chain if chain is not None else Chain(),
             prices=prices if prices is not None else Unpriced(),
             sink=self,
-            settings=CoreSettings(record_bodies=False),
+            settings=CoreSettings(record_bodies=False, max_decoded=max_decoded),
             on_fault=self._fault,
             standing=standing,
         )
@@ -317,10 +320,13 @@ def run(
     on_record: Callable[[Record], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     previews: bool = False,
+    idle_after_ns: int = IDLE_NS,
+    max_decoded: int = CoreSettings().max_decoded,
 ) -> tuple[dict[str, Any], list[str]]:
     """Replay exchange logs: the public object, and what was wrong with the input (``file:line: …``).
 
     ``previews``: what ``on_record`` gets quotes the beginnings of inputs and outputs.
+    ``idle_after_ns``, ``max_decoded``: as the proxy had them that wrote the log.
     """
     replay = Replay(
         upstreams=upstreams,
@@ -330,6 +336,8 @@ def run(
         on_record=on_record,
         on_progress=on_progress,
         previews=previews,
+        idle_after_ns=idle_after_ns,
+        max_decoded=max_decoded,
     )
     replay.run(paths)
     return replay.tree(), [

@@ -266,6 +266,31 @@ def test_overlapping_exchanges_overlap(tmp_path: Path) -> None:
     assert drawn(tree) == [["main: 0"], ["main: 1 | 2"]]
 
 
+def test_what_the_proxy_had_set_decides_in_its_replay_too(tmp_path: Path) -> None:
+    body = {"model": "claude-x", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    asked = gzip.compress(orjson.dumps({**body, "metadata": {"note": "x" * 5_000}}))
+    coded = {
+        "request_headers": {"content-encoding": "gzip"},
+        "request_body_b64": base64.b64encode(asked).decode(),
+    }
+    cut = line(t=10, t_end=11, end="upstream_reset", response_body="")
+    again = line(t=400, t_end=401, **coded)
+    del again["request_body"]
+    file = log(tmp_path, cut, again)
+
+    def told(**more: int) -> list[list[str]]:
+        return drawn(run([file], **more)[0])
+
+    assert told() == [["main: 0+1"]]
+    assert told(max_decoded=4_000) == [["main: 0 …"]]
+    causes: list[Any] = []
+    for idle_s in (300, 500):
+        records: list[Any] = []
+        run([file], on_record=records.append, idle_after_ns=idle_s * 1_000_000_000)
+        causes.append([one.data.get("cause") for one in records if one.type == "turn/end"])
+    assert causes == [["error", "completed"], ["completed"]]
+
+
 def test_records_and_progress_are_told(tmp_path: Path) -> None:
     records: list[str] = []
     seen: list[int] = []

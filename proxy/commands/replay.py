@@ -55,6 +55,8 @@ def replay_command(common: Common, files: tuple[Path, ...]) -> None:
         on_record=album.add,
         on_progress=progress,
         previews=not common.json,
+        idle_after_ns=settings.idle_after.ns,
+        max_decoded=int(settings.limits.decoded),
     )
     if progress is not None:
         click.echo("\r\x1b[K", err=True, nl=False)
