@@ -41,6 +41,7 @@ __all__ = ["LiveExchange", "Opened", "Shell", "Thinker"]
 
 CUT_S = 2.0
 """How long an answer that is to end may take to finish its event."""
+CUT_WORDS = "Looptap ended this answer before it began, and could not say why."
 ID_BYTES = 10
 JOIN_BELOW = 64 * 1024
 """A body smaller than this is read at once, and leaves in one write with its head."""
@@ -163,9 +164,9 @@ class LiveExchange:
                 if shell.share is not None and opened is not None:
                     await self._share(shell.share, opened)
                 await self._reach_upstream(route, body)
-                if self.relay.unsaid and (words := watch.last_words()) is not None:
+                if self.relay.unsaid:
                     end = "refused"
-                    self._answer(words)
+                    self._answer(watch.last_words() or answers.text(403, CUT_WORDS))
             if not request.complete:  # an early answer: closing now could destroy it on its way
                 request.discard()
                 await request.drained()

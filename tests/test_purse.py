@@ -54,7 +54,7 @@ async def test_what_its_client_has_is_not_cut_though_it_is_not_closed_yet() -> N
     opened.on_cut = lambda: None
     opened.respond(ResponseHead(200, b"OK", ((b"content-type", b"application/json"),)), 1)
     opened.feed(b"{", 2)
-    opened.on_cut = None
+    opened.over()
     await opened.tab.clock  # type: ignore[union-attr, misc]
     assert (opened.ended_by, house.told("budget/exhausted")) == (None, [])
 

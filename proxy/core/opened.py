@@ -318,6 +318,10 @@ class Opened:
         """Its client has the whole reply already, or will get no more: there is nothing left to cut."""
         return self.on_cut is None or self._heard.is_whole()
 
+    def over(self) -> None:
+        """Its answer has ended on the wire; ``close`` comes in its turn."""
+        self.on_cut = None  # no reference cycle through the wire
+
     def cut(self, why: Terminal) -> None:
         """End the reply that is under way; the first reason counts."""
         if self.ended_by is None and self._dialect is not None:

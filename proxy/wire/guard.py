@@ -8,12 +8,14 @@ The one invariant: what was opened is closed exactly once, and a fault never rea
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from proxy.model import EndKind, Exchange, Head, ResponseHead, Upstream
 from proxy.verdict import Reply
 from proxy.wire.rounds import Rounds
 from proxy.wire.timing import Buckets, Timings
+
+T = TypeVar("T")
 
 
 class Asked(Protocol):
@@ -52,6 +54,10 @@ class Opened(Asked, Protocol):
     """Why no whole answer came from the upstream, where the wire knows."""
     on_cut: Callable[[], None] | None
     """Called when the reply that is under way is to end."""
+
+    def over(self) -> None:
+        """Nothing of it can be cut any more; ``close`` comes in its turn. Must not raise."""
+        ...
 
     @property
     def closing(self) -> bytes:
@@ -160,7 +166,7 @@ class Watch:
         """A request that is to be read in slices (``reading``); ``open`` follows."""
         try:
             self._begun = self._thinker.begin(exchange, body)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - as in ``wants_whole``
             self.fault("open", error)
         return self._begun
 
@@ -169,7 +175,7 @@ class Watch:
         if self._begun is not None:
             try:
                 yield from self._begun.reading()
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - as in ``wants_whole``
                 self.fault("open", error)
 
     def open(self, exchange: Exchange, body: bytes | None) -> Opened | None:
@@ -191,22 +197,28 @@ class Watch:
                 self._measure_from(exchange, now_ns)
                 self._opened = self._thinker.open(exchange, body, exchange.arrived_ns)
             self._opened.on_cut = self.on_cut
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - as in ``wants_whole``
             self.fault("open", error)
         return self._opened
+
+    def _asked(self, where: str, ask: Callable[[Opened], T], otherwise: T) -> T:
+        """What the thinking part answers; ``otherwise`` where it is not there, or no more."""
+        if self._opened is None or self.failed:
+            return otherwise
+        try:
+            return ask(self._opened)
+        except Exception as error:  # noqa: BLE001 - as in ``wants_whole``
+            self.fault(where, error)
+            return otherwise
 
     @property
     def closing(self) -> bytes:
         """What ends a running stream so that its client parses it."""
-        try:
-            return self._opened.closing if self._opened is not None else b""
-        except Exception as error:  # noqa: BLE001
-            self.fault("closing", error)
-            return b""
+        return self._asked("closing", lambda opened: opened.closing, b"")
 
     def last_words(self) -> Reply | None:
         """The answer where nothing of a cut reply has gone out."""
-        return self._opened.last_words() if self._opened is not None else None
+        return self._asked("last_words", lambda opened: opened.last_words(), None)
 
     def _measure_from(self, exchange: Exchange, now_ns: int) -> None:
         self._upstream = exchange.upstream.name if exchange.upstream is not None else ""
@@ -218,25 +230,25 @@ class Watch:
 
     @property
     def refusal(self) -> Reply | None:
-        return self._opened.refusal if self._opened is not None and not self.failed else None
+        return self._asked("refusal", lambda opened: opened.refusal, None)
 
     @property
     def stamps(self) -> tuple[tuple[bytes, bytes], ...]:
-        return self._opened.stamps if self._opened is not None and not self.failed else ()
+        return self._asked("stamps", lambda opened: opened.stamps, ())
 
     def edited(self, body: bytes) -> bytes:
         """The body to send: as it came, unless an edit was made. What we add to its way ends here."""
         if self._opened_ns:
             self._timings.request.add(time.time_ns() - self._opened_ns)
             self._opened_ns = 0
-        return self._opened.body if self._opened is not None and not self.failed else body
+        return self._asked("edited", lambda opened: opened.body, body)
 
     def sent(self) -> None:
         """The request is on its way."""
         if self._opened is not None and not self.failed:
             try:
                 self._opened.sent(time.time_ns())
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - as in ``wants_whole``
                 self.fault("sent", error)
 
     def respond(self, head: ResponseHead) -> None:
@@ -245,7 +257,7 @@ class Watch:
         if self._opened is not None and not self.failed:
             try:
                 self._opened.respond(head, time.time_ns())
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - as in ``wants_whole``
                 self.fault("respond", error)
 
     def feed(self, data: bytes) -> None:
@@ -253,7 +265,7 @@ class Watch:
             now_ns = time.time_ns()
             try:
                 self._opened.feed(data, now_ns)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - as in ``wants_whole``
                 self.fault("feed", error)
             if self._arrived_ns:
                 self._measure(now_ns)
@@ -277,9 +289,9 @@ class Watch:
         if self.end is not None:
             return
         self.end = end
-        self.on_cut = None  # no circle through the relay: what the exchange held is let go at once
+        self.on_cut = None  # no reference cycle through the relay: what the exchange held is let go at once
         if self._opened is not None:
-            self._opened.on_cut = None
+            self._opened.over()
         ended_ns = time.time_ns()
         self._rounds.do(lambda: self._close(end, ended_ns))
 
@@ -287,7 +299,7 @@ class Watch:
         if self._opened is not None:
             try:
                 self._opened.close(end, ended_ns)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - as in ``wants_whole``
                 self.fault("close", error)
 
     def fault(self, where: str, error: Exception) -> None:

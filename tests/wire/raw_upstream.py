@@ -282,7 +282,6 @@ class Recorded:
         self.given = body
         self.body = body if thinker.edit is None or body is None else thinker.edit(body)
         self.refusal: Reply | None = thinker.refuse
-        self.stamps: tuple[tuple[bytes, bytes], ...] = ()
         self.request: Any = object() if body is not None else None
         self.response: ResponseHead | None = None
         self.data = b""
@@ -296,8 +295,14 @@ class Recorded:
         if number is not None:
             self.exchange = replace(self.exchange, number=number)
 
+    @property
+    def stamps(self) -> tuple[tuple[bytes, bytes], ...]:
+        self._thinker.maybe_fail("stamps")
+        return ()
+
     def sent(self, now_ns: int) -> None:
         """The request is on its way."""
+        self._thinker.maybe_fail("sent")
 
     def respond(self, head: ResponseHead, now_ns: int) -> None:
         self._thinker.maybe_fail("respond")
@@ -306,6 +311,9 @@ class Recorded:
     def feed(self, data: bytes, now_ns: int) -> None:
         self._thinker.maybe_fail("feed")
         self.data += data
+
+    def over(self) -> None:
+        self.on_cut = None
 
     def close(self, end: EndKind, now_ns: int) -> None:
         self.ends.append(end)

@@ -367,7 +367,7 @@ def test_a_refusal_is_answered_here_and_the_connection_lives_on(proxy: Proxy, up
     assert eventually(lambda: [seen.ends for seen in proxy.thinker.exchanges] == [["refused"], ["refused"]])
 
 
-@pytest.mark.parametrize("where", ["match", "open", "respond", "feed", "close"])
+@pytest.mark.parametrize("where", ["match", "open", "sent", "respond", "stamps", "feed", "close"])
 def test_a_fault_of_ours_costs_observations_not_traffic(
     proxy: Proxy, upstream: RawUpstream, where: str
 ) -> None:
