@@ -29,6 +29,11 @@ _BRINGS_TOOLS = frozenset(
 _CUT = frozenset({"max_tokens", "length", "max_output_tokens", "incomplete", "MAX_TOKENS"})
 
 
+_MOST_LIKE = 200
+_LONGEST_NAME = 128
+"""Tools, and characters of their names, among which the one is looked for that was meant."""
+
+
 class ToolErrorsOptions(BaseModel):
     """``policies.tool_errors`` in the configuration."""
 
@@ -53,8 +58,10 @@ class ToolErrors(Policy):
             return Decision()
         memory = _Memory.load(view.memory, view.turn)
         findings: list[Finding] = []
-        for tool in dict.fromkeys(answer.tool for answer in view.answers):
-            mine = [answer for answer in view.answers if answer.tool == tool]
+        answered: dict[str, list[Answer]] = {}
+        for answer in view.answers:
+            answered.setdefault(answer.tool, []).append(answer)
+        for tool, mine in answered.items():
             bad = [answer for answer in mine if _tool_failed(answer.result)]
             memory.add(tool, len(mine), len(bad))
             findings += self._retries(memory, tool, mine, bad)
@@ -69,6 +76,7 @@ class ToolErrors(Policy):
             return Decision()
         memory = _Memory.load(view.memory, view.turn)
         findings: list[Finding] = []
+        unknown = _unknown(outcome.tool_calls, request)
         for item in outcome.tool_calls:
             problem = _not_json(item)
             if problem is not None:
@@ -77,7 +85,7 @@ class ToolErrors(Policy):
                 quotes = {"arguments": (item.arguments or "")[-_SHOWN:]}
                 severity: Any = "info" if cut else "warning"
                 findings.append(Finding(self.name, "bad_arguments", severity, {**evidence, "quotes": quotes}))
-            if _unknown(item, request) and memory.first("unknown", item.tool or ""):
+            if unknown.get(item.tool) is item and memory.first("unknown", item.tool or ""):
                 findings.append(Finding(self.name, "unknown_tool", "warning", _offered(item, request)))
         return Decision(tuple(findings), memory=memory.dump()) if findings else Decision()
 
@@ -177,19 +185,24 @@ def _not_json(item: Item) -> str | None:
     return None if isinstance(value, dict) else "no object"
 
 
-def _unknown(item: Item, request: ModelRequest) -> bool:
-    """Whether a called tool was not on offer, in the list or by something in the conversation."""
+def _unknown(calls: Sequence[Item], request: ModelRequest) -> dict[str | None, Item]:
+    """The first call of each tool that was not on offer, in the list or by something in the conversation."""
     names = {tool.name for tool in request.tools}
-    if item.form not in _JSON_FORMS or item.tool in names or all(tool.server for tool in request.tools):
-        return False
+    found: dict[str | None, Item] = {}
+    for item in calls:
+        if item.form in _JSON_FORMS and item.tool not in names:
+            found.setdefault(item.tool, item)
+    if not found or all(tool.server for tool in request.tools):
+        return {}
     forms = (old.form for message in request.messages for old in message.items)
-    return not any(form in _BRINGS_TOOLS for form in forms)
+    return {} if any(form in _BRINGS_TOOLS for form in forms) else found
 
 
 def _offered(item: Item, request: ModelRequest) -> dict[str, Any]:
     names = [tool.name for tool in request.tools]
     evidence: dict[str, Any] = {"tool": item.tool, "call": item.call_id, "offered": len(names)}
-    close = difflib.get_close_matches(item.tool or "", names[:200], 1)
+    likely = [name for name in names[:_MOST_LIKE] if len(name) <= _LONGEST_NAME]
+    close = difflib.get_close_matches((item.tool or "")[:_LONGEST_NAME], likely, 1)
     return {**evidence, "like": close[0]} if close else evidence
 
 

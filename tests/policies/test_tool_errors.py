@@ -107,8 +107,18 @@ def test_an_unknown_tool_is_told_with_the_one_that_it_is_like() -> None:
     assert (evidence["tool"], evidence["like"], evidence["offered"]) == ("read_fil", "read_file", 2)
 
 
-def step_end(item: Item, *, tools: tuple[Tool, ...] = (), stop: str = "tool_calls") -> Decision:
-    reply = Outcome((item,), stop_reason=stop, whole=True)
+def test_unknown_tools_of_one_reply_are_each_told_once_and_long_names_are_like_none() -> None:
+    called = ["read_fil", "lst", "read_fil", "x" * 100_000, "lst"]
+    tools = (Tool("read_file", b""), Tool("list", b""), Tool("x" * 99_999, b""))
+    items = tuple(Item("tool_call", "assistant", tool=name, call_id=str(at), arguments="{}", form="function")
+                  for at, name in enumerate(called))  # fmt: skip
+    told = [one.evidence for one in step_end(*items, tools=tools).findings]
+    likes = {one["call"]: one.get("like") for one in told}
+    assert (len(told), likes) == (3, {"0": "read_file", "1": "list", "3": None})
+
+
+def step_end(*items: Item, tools: tuple[Tool, ...] = (), stop: str = "tool_calls") -> Decision:
+    reply = Outcome(items, stop_reason=stop, whole=True)
     attempt = Attempt("complete", "complete", reply, None, Cost(None, "unpriced"), 200, 0, 1)
     view = View(
         now_ns=1, mode="enforce", session="s", thread="th", turn="t", step="p", step_index=0,
