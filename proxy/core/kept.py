@@ -68,8 +68,9 @@ class Kept:
         some = b"".join(self._loose)
         self._loose.clear()
         if some:
-            small = _QUICK.compress(some)
-            self._pieces.append(Packed(small) if len(small) * _WORTH < len(some) else some)
+            small = memoryview(_QUICK.compress(some))
+            # copied: what the compressor hands out still has the room of the worst case behind it
+            self._pieces.append(Packed(small.tobytes()) if len(small) * _WORTH < len(some) else some)
         if last:
             self._pieces.append(last)
 
