@@ -3,8 +3,8 @@
 ``placing`` finds the thread a request continues, with ``likeness`` where prefixes fail, ``twins``
 where equal runs share them and ``retelling`` where only prose tells of it; ``births`` begins threads,
 ``turns`` says which turn it is, ``course`` takes turns and steps through their lives; ``threads`` and
-``shelf`` hold the state, ``heads`` writes it down, ``lookups`` names it and ``merging`` joins what
-several instances did; ``placement`` is the answer and ``telling`` its records, with ``asked`` for what
-a request wants and ``around`` for what stands around its messages; ``nudges`` knows which text of ours
-stands where in a thread. ``proxy.tracker`` drives them.
+``shelf`` hold the state, in less room by ``packing`` while it rests, ``heads`` writes it down, ``lookups``
+names it and ``merging`` joins what several instances did; ``placement`` is the answer and ``telling`` its
+records, with ``asked`` for what a request wants and ``around`` for what stands around its messages;
+``nudges`` knows which text of ours stands where in a thread. ``proxy.tracker`` drives them.
 """

@@ -252,7 +252,7 @@ def revive_step(
         dialect=value.get("dialect", thread.dialect),
         reply=bytes.fromhex(value["reply"]) if value["reply"] is not None else None,
         said=bytes.fromhex(value["said"]),
-        text=value["text"],
+        words=value["text"],
         bill=revive_bill(value["bill"]),
         calls=revive_calls(value),
         foreign=foreign,

@@ -91,7 +91,7 @@ class Shelf:
         for nudge in thread.nudges:
             weight += len(nudge.carrier.raw)
         for step in thread.steps[-1 - KEPT_TEXTS :]:
-            weight += len(step.text)
+            weight += len(step.words)
             for call in step.calls:
                 weight += CALL_BYTES + len(call.arguments)
         self.held_bytes += weight - thread.weight

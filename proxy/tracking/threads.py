@@ -9,15 +9,12 @@ The invariant: no look-up crosses a ``Scope``, which is one key of one team.
 """
 
 import re
-import zlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from decimal import Decimal
 from hashlib import blake2b
 from typing import Any
-
-import msgspec
 
 from proxy.model import (
     AttemptOutcome,
@@ -32,6 +29,7 @@ from proxy.model import (
     ThreadKind,
 )
 from proxy.structs import struct
+from proxy.tracking.packing import Known, known_of, pack_known, pack_text, text_of
 
 NEWEST_STEPS = 32
 """Steps of a thread that stay at hand one by one; older ones are thinned to powers of two."""
@@ -182,7 +180,8 @@ class Step:
     """Names of the provider's summary blocks in the reply, each found by itself."""
     item_ids: tuple[str, ...] = ()
     """The provider's ids of what its reply said, by which a client may refer to it."""
-    text: str = ""
+    words: str | bytes = ""
+    """What its reply said (``text``); packed once its thread rests."""
     calls: Sequence[Call] = ()
     brought: tuple[tuple[str, bool], ...] = ()
     """Results that its request brings (tool, whether an error), until it goes out."""
@@ -198,6 +197,18 @@ class Step:
     forgotten: bool = False
     foreign: bool = False
     """Begun at another instance, which tells of it."""
+
+    @property
+    def text(self) -> str:
+        """The visible text of its reply, clipped."""
+        known = self.words
+        if isinstance(known, bytes):
+            known = self.words = text_of(known)
+        return known
+
+    @text.setter
+    def text(self, known: str) -> None:
+        self.words = known
 
     @property
     def under_way(self) -> bool:
@@ -266,7 +277,7 @@ class Thread:
     began_ns: int = 0
     """When its first request came."""
     last_ns: int = 0
-    remembered: dict[str, Mapping[str, Any]] | bytes = field(default_factory=dict)
+    remembered: Known | bytes = field(default_factory=dict)
     """What policies remember of it (``memories``); packed once it rests."""
     nudges: list[Nudge] = field(default_factory=list)
     """Text of ours that its model has read, oldest first; requests of the client lack it."""
@@ -289,31 +300,25 @@ class Thread:
     """Rough bytes that it holds."""
 
     @property
-    def memories(self) -> dict[str, Mapping[str, Any]]:
+    def memories(self) -> Known:
         """What policies want to know at its next request, by their names."""
         known = self.remembered
         if isinstance(known, bytes):
-            known = self.remembered = msgspec.msgpack.decode(zlib.decompress(known))
+            known = self.remembered = known_of(known)
         return known
 
     @memories.setter
-    def memories(self, known: dict[str, Mapping[str, Any]]) -> None:
+    def memories(self, known: Known) -> None:
         self.remembered = known
 
     def rest(self) -> None:
-        """Pack what policies remember, if it comes back equal: they may keep what no file can.
-
-        Not where it is shared, since by its objects ``merging`` knows what is new here.
-        """
-        known = self.remembered
-        if isinstance(known, bytes) or not known or self.agreed.rev or self.agreed.memories:
-            return
-        try:
-            plain = msgspec.msgpack.encode(known)
-            if msgspec.msgpack.decode(plain) == known:
-                self.remembered = zlib.compress(plain, 1)
-        except (TypeError, ValueError, OverflowError, RecursionError):
-            pass
+        """Take less room until it is in use again."""
+        for step in self.steps:
+            if isinstance(step.words, str):
+                step.words = pack_text(step.words)
+        shared = self.agreed.rev or self.agreed.memories  # by its objects ``merging`` knows what is new here
+        if not isinstance(self.remembered, bytes) and not shared:
+            self.remembered = pack_known(self.remembered)
 
     def note_end(self, turn: Turn) -> None:
         """Remember why a turn ended, for instances that saw it begin."""

@@ -1,0 +1,45 @@
+"""What a thread at rest holds, in less room: the texts of its replies, and what policies remember.
+
+The one invariant: what is unpacked equals what was packed; what would not is left as it is.
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+Known = dict[str, Mapping[str, Any]]
+"""What policies remember of one thread, by their names."""
+
+_LEAST = 400
+"""Characters of a text that is worth it."""
+
+
+def pack_text(text: str) -> str | bytes:
+    """The same text, compressed where that pays."""
+    return zlib.compress(text.encode("utf-8", "surrogatepass"), 1) if len(text) >= _LEAST else text
+
+
+def text_of(packed: bytes) -> str:
+    """What ``pack_text`` was given."""
+    return zlib.decompress(packed).decode("utf-8", "surrogatepass")
+
+
+def pack_known(known: Known) -> Known | bytes:
+    """The same, compressed if it comes back equal: policies may keep what no file can hold."""
+    if not known:
+        return known
+    try:
+        plain = msgspec.msgpack.encode(known)
+        if msgspec.msgpack.decode(plain) == known:
+            return zlib.compress(plain, 1)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        pass
+    return known
+
+
+def known_of(packed: bytes) -> Known:
+    """What ``pack_known`` was given."""
+    known: Known = msgspec.msgpack.decode(zlib.decompress(packed))
+    return known
