@@ -8,7 +8,7 @@ errors under status 200, no ``[DONE]``.
 The one invariant: a streamed reply and the same reply as a document give equal Outcomes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -340,7 +340,7 @@ class ChatDecoder:
         """Say which items are complete: all that stand before the newest, in the end all."""
         ready = self._begun - (0 if done else 1)
         if ready > len(self._told):
-            fresh = self._items()[len(self._told) : ready]
+            fresh = self._items(len(self._told))[: ready - len(self._told)]
             events.extend(Event("item", item) for item in fresh)
             self._told.extend(fresh)
 
@@ -349,21 +349,29 @@ class ChatDecoder:
         known = self._told[place] if place < len(self._told) else None
         return known if known == item else item
 
-    def _items(self) -> tuple[Item, ...]:
-        items: list[Item] = []
+    def _items(self, start: int = 0) -> tuple[Item, ...]:
+        """The items from a place on, as far as they have come: those before it are not made again."""
+        said: list[Callable[[], Item]] = []
         if self._plain.chars or self._details or self._parts.chars:
-            plain, parts = self._plain.text(), self._parts.text()
-            items.append(reading.thinking(self._field, plain, self._listed, self._details, parts))
+            said.append(self._thought)
         if self._text.chars:
-            items.append(reading.said(self._text.text(), self._text.digest()))
+            said.append(lambda: reading.said(self._text.text(), self._text.digest()))
         if self._refusal.chars:
-            items.append(reading.refused(self._refusal.text()))
+            said.append(lambda: reading.refused(self._refusal.text()))
         if self._audio:
-            items.append(reading.spoken_audio(self._audio))
-        for index, one in enumerate(self._calls):
-            at = ("function_call",) if one.form == "function_call" else ("tool_calls", index)
-            items.append(reading.call(one.name, one.call_id, "".join(one.arguments), one.form, at))
-        return tuple(items)
+            said.append(lambda: reading.spoken_audio(self._audio))
+        first_call = max(0, start - len(said))
+        calls = map(self._asked, range(first_call, len(self._calls)), self._calls[first_call:])
+        return (*(make() for make in said[start:]), *calls)
+
+    def _thought(self) -> Item:
+        plain, parts = self._plain.text(), self._parts.text()
+        return reading.thinking(self._field, plain, self._listed, self._details, parts)
+
+    @staticmethod
+    def _asked(index: int, one: _Call) -> Item:
+        at = ("function_call",) if one.form == "function_call" else ("tool_calls", index)
+        return reading.call(one.name, one.call_id, "".join(one.arguments), one.form, at)
 
     # -- what stands around the message
 

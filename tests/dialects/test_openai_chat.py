@@ -276,6 +276,22 @@ def test_calls_come_in_pieces_of_many_kinds(pieces: list[Any]) -> None:
     ]
 
 
+def test_each_of_very_many_calls_is_told_once_when_the_next_begins() -> None:
+    arguments = orjson.dumps({"text": "x" * 2_000}).decode()
+    decoder = OpenAIChat().decoder(request(), 200, "text/event-stream")
+    told: list[Item] = []
+    for number in range(1_000):  # to make all of them anew at each would take most of a minute
+        one = {"index": number, "id": f"call_{number}", "function": {"name": "write", "arguments": arguments}}
+        events = decoder.feed(stream(chunk({"tool_calls": [one]}), done=False))
+        told += [event.item for event in events if event.item is not None]
+        assert len(told) == number
+    told += [
+        event.item for event in decoder.feed(stream(chunk(reason="tool_calls"))) if event.item is not None
+    ]
+    assert decoder.finish().items == tuple(told)
+    assert [one.call_id for one in told] == [f"call_{number}" for number in range(1_000)]
+
+
 def test_calls_count_though_the_reason_says_stop() -> None:
     outcome = reply(document({"content": None, "tool_calls": [call()]}, "stop"))
     assert (outcome.stop_reason, len(outcome.tool_calls)) == ("stop", 1)
