@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from proxy.stores.ledger_memory import MemoryLedger
-from tests.bench import along, core, judge, ledger, reading, record, refusals
+from tests.bench import along, core, judge, ledger, reading, record, refusals, resting
 
 
 def test_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,6 +19,12 @@ def test_thinking_and_judging(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "BATCH", 1)
     assert core.batch(core.core(policies=True), 0) > 0
     assert [messages for messages, _ in judge.loop(judge.bodies(5), 0)] == [1, 3, 5]
+
+
+def test_sessions_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resting, "LIVELY", 4)
+    in_use, at_rest = resting.measure(4, 4)
+    assert 0 < at_rest < in_use
 
 
 def test_reading_a_history() -> None:
