@@ -1,13 +1,14 @@
 """`make soak`: 200,000 streamed exchanges of 2,000 sessions through Looptap; its memory must stay flat.
 
-Memory is read while the load runs. The process may grow while its caches fill, so the middle third of
-the run is compared with the last third; growth there, per exchange, would be a leak. Exit 1 if it grew
-or if an exchange failed.
+Memory is read while the load runs, with the number of exchanges that were answered by then. The process
+may grow while its caches fill, so the middle third of the exchanges is compared with the last third;
+growth there, per exchange, would be a leak. Exit 1 if it grew or if an exchange failed.
 """
 
 import argparse
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -44,17 +45,26 @@ def await_ready(url: str, process: "subprocess.Popen[bytes]") -> None:
     sys.exit(f"soak: nothing answers at {url}")
 
 
-def verdict(samples: list[float], exchanges: int) -> tuple[bool, str]:
+Sample = tuple[int, float]
+"""Exchanges answered, and the process's megabytes by then."""
+
+
+def verdict(samples: list[Sample], exchanges: int) -> tuple[bool, str]:
     """Whether memory stayed flat, and the figures in words."""
-    third = len(samples) // 3
-    middle, last = statistics.median(samples[third : 2 * third]), statistics.median(samples[2 * third :])
+    thirds: list[list[float]] = [[], [], []]
+    for done, megabytes in samples:
+        thirds[min(2, 3 * done // exchanges)].append(megabytes)
+    if not all(thirds):
+        return False, f"memory was not read in every third of {exchanges} exchanges"
+    middle, last = statistics.median(thirds[1]), statistics.median(thirds[2])
     allowed = SLACK_MB + MAX_GROWTH_PER_EXCHANGE * exchanges / 3 / 1e6
     words = (
-        f"memory {samples[0]:.0f} MB at the start, {middle:.1f} MB in the middle, {last:.1f} MB at the end"
+        f"memory {samples[0][1]:.0f} MB at the start, {middle:.1f} MB in the middle, {last:.1f} MB at the end"
     )
+    most = max(megabytes for _, megabytes in samples)
     return (
         last - middle <= allowed,
-        f"{words}, at most {max(samples):.1f} MB; growth of {allowed:.0f} MB is allowed",
+        f"{words}, at most {most:.1f} MB; growth of {allowed:.0f} MB is allowed",
     )
 
 
@@ -70,7 +80,9 @@ def main() -> int:
     upstream_port, port, admin = free_ports(3)
     with tempfile.TemporaryDirectory(prefix="looptap-soak-") as folder:
         upstream = subprocess.Popen([str(KIT / "upstream"), "--port", str(upstream_port), "--chunks", "10"])
-        serve = [sys.executable, "-m", "proxy", "--data-dir", f"{folder}/data", "serve"]
+        Path(folder, "looptap.yaml").write_text("exporters: {prometheus: {}}\n", encoding="utf-8")
+        serve = [sys.executable, "-m", "proxy", "--config", f"{folder}/looptap.yaml"]
+        serve += ["--data-dir", f"{folder}/data", "serve"]
         serve += ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}"]
         serve += ["--upstream", f"anthropic=http://127.0.0.1:{upstream_port}"]
         with Path(folder, "log").open("wb") as log:
@@ -79,7 +91,7 @@ def main() -> int:
             )
         try:
             await_ready(f"http://127.0.0.1:{admin}/readyz", proxy)
-            samples, result = soak(options, port, proxy.pid)
+            samples, result = soak(options, port, admin, proxy.pid)
         finally:
             for process in (proxy, upstream):
                 process.send_signal(signal.SIGTERM)
@@ -88,24 +100,33 @@ def main() -> int:
     return report(options, samples, result)
 
 
-def soak(options: argparse.Namespace, port: int, pid: int) -> tuple[list[float], dict[str, float]]:
+def answered(admin: int) -> int:
+    """Exchanges answered so far, as the process counts them itself."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=30) as page:
+        told = re.findall(rb"^looptap_attempts_total\{.*\} ([0-9.e+]+)$", page.read(), re.MULTILINE)
+    return sum(int(float(count)) for count in told)
+
+
+def soak(
+    options: argparse.Namespace, port: int, admin: int, pid: int
+) -> tuple[list[Sample], dict[str, float]]:
     """Drive the load to its end and watch the memory of a process meanwhile."""
     loops = options.sessions // options.connections
     load = [str(KIT / "load"), "--url", f"http://127.0.0.1:{port}", "--mode", "growing", "--stream", "1"]
     load += ["--shape", "marks", "--distinct", "1", "--expect-chunks", "10", "--max-s", str(MAX_S)]
     load += ["--conns", str(options.connections), "--loops", str(loops)]
     load += ["--steps", str(options.steps), "--grow-bytes", str(options.step_bytes)]
-    samples = [resident_mb(pid)]
+    samples = [(0, resident_mb(pid))]
     with subprocess.Popen(load, stdout=subprocess.PIPE) as client:
         while client.poll() is None:
             time.sleep(0.5)
-            samples.append(resident_mb(pid))
+            samples.append((answered(admin), resident_mb(pid)))
         out, _ = client.communicate()
     result: dict[str, float] = json.loads(out)
     return samples, result
 
 
-def report(options: argparse.Namespace, samples: list[float], result: dict[str, float]) -> int:
+def report(options: argparse.Namespace, samples: list[Sample], result: dict[str, float]) -> int:
     expected = options.sessions // options.connections * options.connections * options.steps
     done, failed = int(result["total_requests"]), int(result["errors"] + result["unfinished"])
     flat, words = verdict(samples, expected)

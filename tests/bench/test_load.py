@@ -74,7 +74,9 @@ def test_distinct_loops_open_with_words_of_their_own() -> None:
 
 
 def test_soak_tells_growth_from_unrest() -> None:
-    filling_then_flat = [50.0, 90.0, 120.0, 121.0, 119.0, 122.0, 121.0, 120.0, 123.0]
+    done = [0, 10_000, 20_000, 30_000, 50_000, 90_000, 120_000, 150_000, 199_000]  # slowly at first
+    filling_then_flat = [50.0, 90.0, 100.0, 105.0, 119.0, 122.0, 121.0, 120.0, 123.0]
     leaking = [50.0 + 10 * step for step in range(9)]
-    assert verdict(filling_then_flat, 200_000)[0]
-    assert not verdict(leaking, 200_000)[0]
+    assert verdict(list(zip(done, filling_then_flat, strict=True)), 200_000)[0]
+    assert not verdict(list(zip(done, leaking, strict=True)), 200_000)[0]
+    assert not verdict(list(zip(done[:5], filling_then_flat[:5], strict=True)), 200_000)[0]
