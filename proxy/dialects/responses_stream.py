@@ -51,9 +51,12 @@ _DEFERRED = frozenset({"queued", "in_progress"})
 class _Slot:
     """One item of the output while it streams."""
 
-    __slots__ = ("added", "arguments", "done", "item_id", "refusal", "summary", "text", "thinking", "told")
+    __slots__ = (
+        "added", "arguments", "at", "done", "item_id", "refusal", "summary", "text", "thinking", "told",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, at: int) -> None:
+        self.at = at
         self.added: Mapping[str, Any] = {}
         self.done: Mapping[str, Any] | None = None
         self.item_id: str | None = None
@@ -238,14 +241,31 @@ class ResponsesDecoder:
             self._about(event["response"])
 
     def _slot(self, event: Mapping[str, Any]) -> _Slot | None:
-        index = event.get("output_index")
-        if type(index) is not int:
-            item_id = event.get("item_id")
-            index = next((at for at, slot in self._slots.items() if item_id and slot.item_id == item_id), 0)
+        index = self._index(event)
         slot = self._slots.get(index)
         if slot is None and len(self._slots) < _MAX_ITEMS:
-            slot = self._slots[index] = _Slot()
+            slot = self._slots[index] = _Slot(index)
+            item_id = event.get("item_id")
+            slot.item_id = item_id if isinstance(item_id, str) else None
         return slot
+
+    def _index(self, event: Mapping[str, Any]) -> int:
+        """The place of an event's item. Where a server numbers none, ids and the order tell them apart."""
+        index = event.get("output_index")
+        if type(index) is int:
+            return index
+        item = event.get("item")
+        item_id = item.get("id") if isinstance(item, dict) else event.get("item_id")
+        newest = -1
+        for at, slot in self._slots.items():
+            if item_id and slot.item_id == item_id:
+                return at
+            newest = max(newest, at)
+        if newest < 0:
+            return 0
+        last = self._slots[newest]
+        another = bool(item_id and last.item_id) or last.done is not None
+        return newest + 1 if another or event.get("type") == "response.output_item.added" else newest
 
     def _delta(self, event: Mapping[str, Any], kind: str, events: list[Event]) -> None:
         piece = event.get("delta")
@@ -282,9 +302,7 @@ class ResponsesDecoder:
         self._began(events)
         slot.done = item
         slot.item_id = _word(item.get("id")) or slot.item_id
-        index = event.get("output_index")
-        at = ("output", index if isinstance(index, int) else 0)
-        slot.told = _told(slot, None, at)
+        slot.told = _told(slot, None, ("output", slot.at))
         events.extend(Event("item", one) for one in slot.told)
 
     def _terminal(self, event: Mapping[str, Any], events: list[Event]) -> None:

@@ -1,5 +1,6 @@
 """Responses: items read alike from requests, documents and streams."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -328,6 +329,27 @@ def test_the_final_response_adds_what_was_never_streamed_and_may_list_nothing() 
         done(0, thought(item_id="rs_a")) + done(1, said("Ok")) + ended([thought(item_id="rs_b"), said("Ok")])
     )
     assert [(item.kind, item.item_id) for item in renamed.items] == [("thinking", "rs_a"), ("text", "msg_1")]
+
+
+@pytest.mark.parametrize("gone", [rb'"output_index":\d+,', rb'"(?:output_index|item_id)":(?:\d+|"\w+"),'])
+def test_items_without_an_index_are_told_apart_by_their_ids_or_their_order(gone: bytes) -> None:
+    def said_so(item: dict[str, Any], index: int, *pieces: str) -> bytes:
+        kind = "function_call_arguments" if item["type"] == "function_call" else "output_text"
+        deltas = [
+            frame(f"response.{kind}.delta", output_index=index, item_id=item["id"], delta=piece)
+            for piece in pieces
+        ]
+        return b"".join(deltas)
+
+    body = begun(0, said("")) + said_so(said(""), 0, "Hel", "lo") + done(0, said("Hello"))
+    body += begun(1, called("")) + said_so(called(""), 1, '{"a"', ":1}")
+    cut = reply(re.sub(gone, b"", body))
+    assert [(item.kind, item.text, item.arguments) for item in cut.items] == [
+        ("text", "Hello", None),
+        ("tool_call", "", '{"a":1}'),
+    ]
+    whole = body + done(1, called('{"a":1}')) + frame("response.completed", response={"status": "completed"})
+    assert reply(re.sub(gone, b"", whole)).items == reply(whole).items
 
 
 def test_a_stream_cut_short_is_read_from_its_deltas() -> None:
