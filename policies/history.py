@@ -1,4 +1,4 @@
-"""Policy ``history``: what of system, tools and earlier messages changed between a thread's answered requests.
+"""Policy ``history``: what of system, tools and earlier messages changed between answered requests.
 
 A changed prefix costs twice: the prompt cache is written again from there, and newer models have
 bound their reasoning to it (``prefix_changed``, told here and nowhere else; which models, and whether
