@@ -8,7 +8,10 @@ Migrations are named, ordered and never edited once released: a new shape is a n
 """
 
 import os
+import random
 import sqlite3
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -210,6 +213,23 @@ def _prepare(data_dir: Path, path: Path) -> None:
             path.chmod(0o600)
 
 
+def write_ahead(connection: sqlite3.Connection, patience_s: float) -> None:
+    """Have a file keep its log beside it, waiting for others who are making the same file just now.
+
+    SQLite itself does not wait there, whatever its time-out: two who both look would wait for each other.
+    """
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").fetchone()
+            return
+        except sqlite3.OperationalError as error:
+            busy = getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+            if not busy or time.monotonic() >= until:
+                raise
+        threading.Event().wait(random.uniform(0.001, 0.01))
+
+
 def _connect_writer(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, isolation_level=None, timeout=BUSY_MS / 1000, check_same_thread=False, cached_statements=64
@@ -217,7 +237,7 @@ def _connect_writer(path: Path) -> sqlite3.Connection:
     try:
         connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
-        connection.execute("PRAGMA journal_mode=WAL")
+        write_ahead(connection, BUSY_MS / 1000)
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA wal_autocheckpoint=4000")
         connection.execute("PRAGMA journal_size_limit=67108864")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import orjson
 
+from proxy.record.schema import write_ahead
 from proxy.stores.ledger import (
     KEEP_COUNTER_NS,
     KEEP_MINUTES_NS,
@@ -89,7 +90,8 @@ def open_file(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
     try:
         # A crash of the process loses nothing; of the machine, what the last second brought (see `sync`).
-        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "temp_store = MEMORY"):
+        write_ahead(connection, BUSY_S)
+        for pragma in ("synchronous = NORMAL", "temp_store = MEMORY"):
             connection.execute(f"PRAGMA {pragma}").fetchone()
         _migrate(connection, path)
     except BaseException:

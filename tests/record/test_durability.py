@@ -1,5 +1,6 @@
 """What a crash, a full disk, a place without rights and a broken file may cost: observations, no more."""
 
+import contextlib
 import os
 import random
 import resource
@@ -8,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from proxy.record import (
     RecordDamaged,
     RecordMissing,
     RecordWriter,
+    schema,
 )
 from proxy.record.schema import FILE, MIGRATIONS, open_reader, open_writer
 from tests.record.kit import end, event, start, xid
@@ -290,3 +293,19 @@ def test_a_base_that_another_process_evicted_is_not_built_upon(tmp_path: Path) -
             reader.request_body(xid(0))
         with pytest.raises(NotRecorded):
             reader.request_body(xid(7))
+
+
+def test_who_makes_the_file_beside_another_waits_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    with (
+        contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as one,
+        contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as other,
+    ):
+        one.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            schema.write_ahead(other, 0)
+        ending = threading.Timer(0.05, one.execute, ["COMMIT"])
+        ending.start()
+        schema.write_ahead(other, 30)
+        ending.join()
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
