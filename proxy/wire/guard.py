@@ -201,9 +201,12 @@ class Watch:
             self.fault("open", error)
         return self._opened
 
-    def _asked(self, where: str, ask: Callable[[Opened], T], otherwise: T) -> T:
-        """What the thinking part answers; ``otherwise`` where it is not there, or no more."""
-        if self._opened is None or self.failed:
+    def _asked(self, where: str, ask: Callable[[Opened], T], otherwise: T, *, to_the_end: bool = False) -> T:
+        """What the thinking part answers; ``otherwise`` where it is not there, or fails.
+
+        ``to_the_end``: even where it failed before, since how an answer is ended does not hang on that.
+        """
+        if self._opened is None or (self.failed and not to_the_end):
             return otherwise
         try:
             return ask(self._opened)
@@ -214,11 +217,11 @@ class Watch:
     @property
     def closing(self) -> bytes:
         """What ends a running stream so that its client parses it."""
-        return self._asked("closing", lambda opened: opened.closing, b"")
+        return self._asked("closing", lambda opened: opened.closing, b"", to_the_end=True)
 
     def last_words(self) -> Reply | None:
         """The answer where nothing of a cut reply has gone out."""
-        return self._asked("last_words", lambda opened: opened.last_words(), None)
+        return self._asked("last_words", lambda opened: opened.last_words(), None, to_the_end=True)
 
     def _measure_from(self, exchange: Exchange, now_ns: int) -> None:
         self._upstream = exchange.upstream.name if exchange.upstream is not None else ""
