@@ -241,9 +241,10 @@ class _Batch:
             else:
                 named.add(entry.step)
             named.update((entry.session, entry.thread, entry.turn))
-        unknown = named - names.keys() - {None}
+        # (subtracting ``names.keys()`` would walk through all that is at hand)
+        unknown = [name for name in named if name is not None and name not in names]
         if unknown:
-            names.update(self._connection.execute(_KNOWN, (orjson.dumps(list(unknown)).decode(),)))
+            names.update(self._connection.execute(_KNOWN, (orjson.dumps(unknown).decode(),)))
 
     def take(self, entry: Entry) -> None:
         """Take the next thing in order."""

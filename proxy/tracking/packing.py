@@ -14,6 +14,10 @@ Known = dict[str, Mapping[str, Any]]
 
 _LEAST = 400
 """Characters of a text that is worth it."""
+_LEAST_KNOWN = 1_000
+"""Bytes of what policies remember below which there is little to gain: that no objects are kept is most of it."""
+_DEFLATED = 0x78
+"""How what zlib compressed begins; a packed mapping never does."""
 
 
 def pack_text(text: str) -> str | bytes:
@@ -33,7 +37,7 @@ def pack_known(known: Known) -> Known | bytes:
     try:
         plain = msgspec.msgpack.encode(known)
         if msgspec.msgpack.decode(plain) == known:
-            return zlib.compress(plain, 1)
+            return zlib.compress(plain, 1) if len(plain) >= _LEAST_KNOWN else plain
     except (TypeError, ValueError, OverflowError, RecursionError):
         pass
     return known
@@ -41,5 +45,6 @@ def pack_known(known: Known) -> Known | bytes:
 
 def known_of(packed: bytes) -> Known:
     """What ``pack_known`` was given."""
-    known: Known = msgspec.msgpack.decode(zlib.decompress(packed))
+    plain = zlib.decompress(packed) if packed[0] == _DEFLATED else packed
+    known: Known = msgspec.msgpack.decode(plain)
     return known
