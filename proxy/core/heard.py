@@ -5,16 +5,16 @@ The one invariant: bytes are counted and kept in the order they came, whether th
 
 from collections.abc import Callable, Sequence
 
-from proxy.core.kept import Kept
+from proxy.core.kept import LARGE, TOGETHER, Kept
 from proxy.model import Body, Event, Outcome, ResponseHead
 from proxy.ports import ResponseDecoder
 from proxy.reading.tap import Tap
 from proxy.verdict import Reply
 
-AT_ONCE = 16
-"""Chunks that are read in one go, where nobody waits for what they say: one by one, between the chunks of
-other streams, each costs twice as much."""
-LONG = 4_096
+AT_ONCE = TOGETHER
+"""Chunks that are read, and put away for the record, in one go, where nobody waits for what they say: one by
+one, between the chunks of other streams, each costs twice as much."""
+LONG = LARGE
 """Bytes of a chunk that is read at once, so that little waits unread."""
 
 
@@ -33,7 +33,7 @@ class Heard:
         """Body bytes so far."""
         self._tap: Tap | None = None
         self._unread: list[tuple[bytes, int]] = []
-        """Chunks that the tap has not seen yet, and when they came."""
+        """Chunks that nobody has looked at yet, and when they came."""
         self._kept = Kept() if keep else None
         self._max_kept = max_kept
         self._at_once = at_once
@@ -48,35 +48,29 @@ class Heard:
         """Body bytes as they came; what they say may be told with later ones."""
         size = len(data)
         self.received += size
-        if self._kept is not None:
-            if self.received > self._max_kept:
-                self._kept = None
-            else:
-                self._kept.add(data)
-        tap = self._tap
-        if tap is None:
-            return ()
         unread = self._unread
         unread.append((data, now_ns))
         if len(unread) < AT_ONCE and size <= LONG and not self._at_once:
             return ()
-        return self._read_along(tap)
+        return self._take_in()
 
     def is_whole(self) -> bool:
         """All of the reply has come; what may still be missing is the end of its connection."""
-        tap = self._tap
-        if tap is None:
-            return False
-        self._read_along(tap)
-        return tap.whole
+        self._take_in()
+        return self._tap is not None and self._tap.whole
 
-    def _read_along(self, tap: Tap) -> list[Event]:
-        """Show the tap what has come since it looked last."""
-        unread, self._unread = self._unread, []
-        if len(unread) > 1:
-            joined = b"".join([data for data, _ in unread])
-            if tap.repeats(joined, unread[-1][1]):
-                return []
+    def _take_in(self) -> Sequence[Event]:
+        """Keep what has come since this was last called, and show it to the tap."""
+        unread = self._unread
+        if not unread:
+            return ()
+        self._unread = []
+        joined = b"".join([data for data, _ in unread])
+        if self._kept is not None:
+            self._keep(self._kept, unread, joined)
+        tap = self._tap
+        if tap is None or (len(unread) > 1 and tap.repeats(joined, unread[-1][1])):
+            return ()
         found: list[Event] = []
         for data, now_ns in unread:
             for event in tap.feed(data, now_ns):
@@ -85,12 +79,21 @@ class Heard:
                 found.append(event)
         return found
 
+    def _keep(self, kept: Kept, unread: Sequence[tuple[bytes, int]], joined: bytes) -> None:
+        if self.received > self._max_kept:
+            self._kept = None
+        elif len(unread) == TOGETHER and len(unread[-1][0]) <= LARGE:
+            kept.add_several(joined)
+        else:
+            for data, _ in unread:
+                kept.add(data)
+
     def finish(self, on_fault: Callable[[str, BaseException], None]) -> tuple[Outcome, str]:
         """The reply as far as it came and could be read, and what kept us from the rest, if anything."""
+        self._take_in()
         tap = self._tap
         if tap is None:
             return Outcome(), ""
-        self._read_along(tap)
         reply = tap.finish()
         if tap.fault is not None:
             on_fault("tap", tap.fault)
@@ -99,8 +102,7 @@ class Heard:
     def ours(self, reply: Reply) -> None:
         """Our own answer takes its place in the record: a replay learns from it why."""
         self.head = ResponseHead(reply.status, b"", tuple(reply.headers))
-        if self._tap is not None:
-            self._read_along(self._tap)
+        self._take_in()
         if self._kept is not None:
             self._kept = Kept()
             self._kept.add(reply.body)
@@ -118,4 +120,5 @@ class Heard:
     @property
     def body(self) -> Body | None:
         """All of it, still content-encoded; None where it is not kept."""
+        self._take_in()
         return self._kept.body if self._kept is not None else None

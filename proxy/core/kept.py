@@ -13,9 +13,9 @@ import zstandard
 from proxy.model import Body
 from proxy.structs import struct
 
-_TOGETHER = 16
+TOGETHER = 16
 """Small chunks that are compressed in one go."""
-_LARGE = 4_096
+LARGE = 4_096
 """Bytes of a chunk that is kept as it is: it repeats little, and takes the loop's time."""
 _WORTH = 2
 """How much smaller they must get: what is compressed already does not."""
@@ -68,24 +68,35 @@ class Kept:
 
     def add(self, data: bytes) -> None:
         """Take the next chunk."""
+        if len(data) > LARGE:
+            self._settle()
+            self._size += len(data)
+            self._pieces.append(data)
+            return
         self._size += len(data)
         self._loose.append(data)
-        if len(self._loose) >= _TOGETHER or len(data) > _LARGE:
+        if len(self._loose) >= TOGETHER:
             self._settle()
 
+    def add_several(self, data: bytes) -> None:
+        """Take the next ``TOGETHER`` small chunks, joined."""
+        self._settle()
+        self._size += len(data)
+        self._pieces.append(_packed(data))
+
     def _settle(self) -> None:
-        last = self._loose.pop() if len(self._loose[-1]) > _LARGE else b""
-        some = b"".join(self._loose)
-        self._loose.clear()
-        if some:
-            small = memoryview(_QUICK.compress(some))
-            # copied: what the compressor hands out still has the room of the worst case behind it
-            self._pieces.append(Packed(small.tobytes()) if len(small) * _WORTH < len(some) else some)
-        if last:
-            self._pieces.append(last)
+        if self._loose:
+            self._pieces.append(_packed(b"".join(self._loose)))
+            self._loose.clear()
 
     @property
     def body(self) -> Body:
         """All of it, as the record takes it."""
         folded = Folded((*self._pieces, *self._loose), self._size)
         return folded if any(isinstance(piece, Packed) for piece in folded.pieces) else bytes(folded)
+
+
+def _packed(data: bytes) -> bytes | Packed:
+    small = memoryview(_QUICK.compress(data))
+    # copied: what the compressor hands out still has the room of the worst case behind it
+    return Packed(small.tobytes()) if len(small) * _WORTH < len(data) else data

@@ -15,7 +15,7 @@ Known = dict[str, Mapping[str, Any]]
 _LEAST = 400
 """Characters of a text that is worth it."""
 _LEAST_KNOWN = 1_000
-"""Bytes of what policies remember below which there is little to gain: that no objects are kept is most of it."""
+"""Bytes of what policies remember that are worth it: most is gained by not keeping objects."""
 _DEFLATED = 0x78
 """How what zlib compressed begins; a packed mapping never does."""
 

@@ -264,23 +264,22 @@ class Watch:
                 self.fault("respond", error)
 
     def feed(self, data: bytes) -> None:
-        if self._opened is not None and not self.failed:
-            now_ns = time.time_ns()
-            try:
-                self._opened.feed(data, now_ns)
-            except Exception as error:  # noqa: BLE001 - as in ``wants_whole``
-                self.fault("feed", error)
-            if self._arrived_ns:
-                self._measure(now_ns)
-
-    def _measure(self, now_ns: int) -> None:
-        """A chunk of a model's answer came at ``now_ns`` and has been passed on and read."""
-        if not self._last_ns:
-            self._timings.first(self._upstream).add(now_ns - self._arrived_ns)
-        elif self._gaps is not None:
-            self._gaps.add(now_ns - self._last_ns)
-        self._last_ns = now_ns
-        self._timings.chunk.add(time.time_ns() - now_ns)
+        """A chunk of the answer has just been passed on."""
+        opened = self._opened
+        if opened is None or self.failed:
+            return
+        now_ns = time.time_ns()
+        try:
+            opened.feed(data, now_ns)
+        except Exception as error:  # noqa: BLE001 - as in ``wants_whole``
+            self.fault("feed", error)
+        if self._arrived_ns:
+            if not self._last_ns:
+                self._timings.first(self._upstream).add(now_ns - self._arrived_ns)
+            elif self._gaps is not None:
+                self._gaps.add(now_ns - self._last_ns)
+            self._last_ns = now_ns
+            self._timings.chunk.add(time.time_ns() - now_ns)
 
     def failed_with(self, words: str) -> None:
         """Why no whole answer comes from the upstream; ``close`` follows."""

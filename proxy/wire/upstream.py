@@ -41,6 +41,11 @@ class ReplySink(Protocol):
     def on_continue(self) -> None: ...
     def on_head(self, head: ResponseHead, framing: Framing) -> None: ...
     def on_data(self, data: bytes, complete: bool) -> None: ...
+
+    def on_chunk(self, framed: bytes, data: bytes) -> None:
+        """``on_data`` of one chunk, of which the frame around it is the one that we would make."""
+        ...
+
     def on_upgraded(self, head: ResponseHead, tail: bytes) -> None: ...
     def on_tunnel_data(self, data: bytes) -> None: ...
     def on_broken(self, broken: Broken) -> None: ...
@@ -169,6 +174,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._eof = False
         self._tunnel = False
         self._paused = False
+        self._between = False
+        """What came so far of a body ends with a chunk: the parser expects the next one."""
         self._reset_reply("GET")
 
     def _reset_reply(self, method: str) -> None:
@@ -187,6 +194,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._surplus = False
         """Bytes came after the end of the answer."""
         self._answered = False
+        self._between = False
         self._sent_whole = False
         self._chunked_upload = False
         self._upgrade = False
@@ -273,6 +281,13 @@ class UpstreamConnection(asyncio.Protocol):
         if sink is None or self._parser is None:  # nobody asked: not to be trusted with a request
             self.abort()
             return
+        if self._between:
+            at = data.find(b"\r\n", 1, 9)
+            size = len(data) - at - 4
+            if at > 0 and size > 0 and data[:at] == b"%x" % size and data.endswith(b"\r\n"):
+                self._silent_bytes = 0
+                sink.on_chunk(data, data[at + 2 : -2])
+                return
         if self._tunnel:
             sink.on_tunnel_data(data)
             return
@@ -287,6 +302,8 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail(_parser_words(error), reset=False)
                 return
             self._surplus = True
+        if self._between and not data.endswith(b"\r\n"):
+            self._between = False  # the next chunk's size has begun
         self._deliver(sink, len(data))
 
     def eof_received(self) -> bool:
@@ -361,7 +378,14 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._pieces.append(data)
 
+    def on_chunk_header(self) -> None:
+        self._between = False
+
+    def on_chunk_complete(self) -> None:
+        self._between = True
+
     def on_message_complete(self) -> None:
+        self._between = False
         if self._interim:
             self._interim = False
             self._fields.clear()
