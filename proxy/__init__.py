@@ -31,7 +31,8 @@ the record
     ``outbox`` takes for ``record``, which writes and reads, and for the exporters that ``outlets``
     builds; ``trees`` and ``details`` build what people see,
     ``report`` lies in the terminal; ``exchange_log`` exports, ``catalog`` and ``admin`` serve;
-    ``vitals`` has the running process in figures, for metrics; ``circles`` is its garbage collection
+    ``vitals`` has the running process in figures, for metrics; ``circles`` is its garbage collection;
+    ``slack`` gives memory back
 the terminal
     ``cli`` names the commands and loads those of ``commands``; ``terminal`` draws; ``replay``, ``run`` and
     ``demo`` are what the long ones do; a ``complaint`` ends a command with one line

@@ -37,6 +37,7 @@ from proxy.pricing import Pricing, warm
 from proxy.reading.library import Library
 from proxy.record import Keep, RecordAway, RecordWriter
 from proxy.server import Server
+from proxy.slack import Slack
 from proxy.stores import shared_threads
 from proxy.stores.sqlite import SqliteThreads
 from proxy.tracker import Tracker
@@ -431,7 +432,7 @@ async def serve(
     sys.setswitchinterval(_SWITCH_S)
     announce(running)
     async with asyncio.TaskGroup() as group:
-        beside = [group.create_task(_look_for_circles(running))]
+        beside = [group.create_task(_tidy_memory(running))]
         if load_again is not None:
             beside.append(group.create_task(_follow(running, again, watch, load_again, warn)))
         await done.wait()
@@ -456,13 +457,15 @@ async def _stop(running: Running, warn: Warn) -> None:
     await running.stop()
 
 
-async def _look_for_circles(running: Running) -> None:
-    circles = Circles()
+async def _tidy_memory(running: Running) -> None:
+    circles, slack, shell = Circles(), Slack(), running.parts.server.shell
     circles.start()
     try:
         while True:
             await asyncio.sleep(_CIRCLES_S)
-            circles.beat(quiet=not running.parts.server.shell.open_exchanges)
+            quiet = not shell.open_exchanges
+            circles.beat(quiet=quiet)
+            slack.beat(time.monotonic(), carried=shell.opened, quiet=quiet)
     finally:
         circles.stop()
 

@@ -6,8 +6,6 @@ run, that is most of what the process holds. So small chunks are compressed, som
 The one invariant: ``bytes`` of what is kept are the bytes that came, in their order.
 """
 
-from threading import local
-
 import zstandard
 
 from proxy.model import Body
@@ -21,16 +19,6 @@ _WORTH = 2
 """How much smaller they must get: what is compressed already does not."""
 _QUICK = zstandard.ZstdCompressor(level=-3, write_checksum=False)
 """Some 0.4 us for each chunk of a stream, down to an eighth; level 1 takes twice that, down to a tenth."""
-
-
-class _Unpacking(local):
-    """One decompressor for each thread: it is not safe to share, and making one takes eight times its use."""
-
-    def __init__(self) -> None:
-        self.once = zstandard.ZstdDecompressor().decompress
-
-
-_UNPACK = _Unpacking()
 
 
 @struct(frozen=True, slots=True)
@@ -51,7 +39,7 @@ class Folded:
         return self.size
 
     def __bytes__(self) -> bytes:
-        unpack = _UNPACK.once
+        unpack = zstandard.ZstdDecompressor().decompress  # one for all: making it takes eight times its use
         return b"".join([unpack(p.data) if isinstance(p, Packed) else p for p in self.pieces])
 
 
