@@ -80,8 +80,9 @@ class Kept:
     @property
     def body(self) -> Body:
         """All of it, as the record takes it."""
-        folded = Folded((*self._pieces, *self._loose), self._size)
-        return folded if any(isinstance(piece, Packed) for piece in folded.pieces) else bytes(folded)
+        pieces = (*self._pieces, *self._loose)
+        loose = [piece for piece in pieces if not isinstance(piece, Packed)]
+        return b"".join(loose) if len(loose) == len(pieces) else Folded(pieces, self._size)
 
 
 def _packed(data: bytes) -> bytes | Packed:

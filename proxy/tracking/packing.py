@@ -12,7 +12,7 @@ import msgspec
 Known = dict[str, Mapping[str, Any]]
 """What policies remember of one thread, by their names."""
 
-_LEAST = 400
+_LEAST = 1_000
 """Characters of a text that is worth it."""
 _LEAST_KNOWN = 1_000
 """Bytes of what policies remember that are worth it: most is gained by not keeping objects."""
