@@ -44,8 +44,9 @@ class Policy:
         """A turn begins; ``step_start`` follows."""
         return NOTHING
 
+    @says_nothing
     def claims(self, view: View) -> Sequence[Claim]:
-        """What to hold before the request goes out. The chain does not ask yet: only ``budgets`` are held."""
+        """What must be held before the request goes out (``view.demand``); asked after ``step_start``."""
         return ()
 
     @says_nothing

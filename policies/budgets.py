@@ -2,7 +2,9 @@
 
 A rule over values: the ledger holds, the purse asks it, pricing knows the worst case; here stand only
 which budgets a request falls under, under which subject, with which amount, and the words of a
-refusal. The one invariant: whatever a budget limits is claimed for every request that it matches; a
+refusal (also of one for what a policy claimed).
+
+The one invariant: whatever a budget limits is claimed for every request that it matches; a
 request that lacks the scope's fact (a label, a turn) falls under the subject ``(none)``.
 """
 
@@ -10,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from shlex import quote
-from typing import Literal
 
 from proxy.model import rfc3339
 from proxy.verdict import (
@@ -18,6 +19,7 @@ from proxy.verdict import (
     Balance,
     Claim,
     Demand,
+    Reached,
     Refusal,
     Terminal,
     public_amount,
@@ -27,10 +29,10 @@ from proxy.verdict import (
 NONE = "(none)"
 """The subject of a request that lacks the fact a scope asks for."""
 SHARES = 10_000
+ACTING = frozenset({"deny", "message", "cut"})
+"""Of what happens at a limit: whatever refuses."""
 PACE = "requests_per_minute"
 SPEND = "spend_usd"
-
-Reached = Literal["deny", "message", "cut", "warn", "observe"]
 
 _LIFE_SCOPES = frozenset({"step", "turn", "thread", "session"})
 _CAUSES: Mapping[str, str] = {
@@ -79,7 +81,7 @@ class Budget:
     @property
     def acts(self) -> bool:
         """Whether it refuses, and does not only tell."""
-        return self.on_exhausted in ("deny", "message", "cut")
+        return self.on_exhausted in ACTING
 
     def matches(self, subjects: Mapping[str, str]) -> bool:
         """Whether a request falls under it. A model that is not known may be any."""
@@ -97,10 +99,13 @@ class Budgets:
         self.by_name = {budget.name: budget for budget in budgets}
         self._all = tuple(budgets)
 
-    def acts(self, budget: str) -> bool:
-        """Whether a budget refuses, and does not only tell."""
-        known = self.by_name.get(budget)
-        return known is not None and known.acts
+    def acts(self, claim: Claim) -> bool:
+        """Whether what does not fit a claim is refused, and not only told of."""
+        return self._reached(claim) in ACTING
+
+    def _reached(self, claim: Claim) -> Reached:
+        known = self.by_name.get(claim.budget)
+        return known.on_exhausted if known is not None else claim.on_exhausted
 
     def cuts(self, budget: str) -> bool:
         """Whether a budget ends what is under way, and does not only refuse what comes."""
@@ -127,7 +132,6 @@ class Budgets:
         if why.claim is None or why.balance is None:
             return _stopped(why.stopped or "")
         claim, balance = why.claim, why.balance
-        budget = self.by_name.get(claim.budget)
         dimension, _, tool = claim.dimension.partition(":")
         pace = dimension == PACE
         fields = _fields(claim, balance, dimension, tool)
@@ -136,8 +140,8 @@ class Budgets:
             left_s = max(1, -(-(balance.resets_at_ns - now_ns) // 1_000_000_000))
         message = f"Looptap: {_state(claim, balance, dimension, tool)}. To go on: {fields['how_to_go_on']}."
         return Terminal(
-            "message" if budget is not None and budget.on_exhausted == "message" and not pace else "deny",
-            "budgets",
+            "message" if self._reached(claim) == "message" and not pace else "deny",
+            claim.policy or "budgets",
             _code(dimension),
             message,
             _CAUSES.get(dimension, "policy"),
@@ -289,13 +293,14 @@ def _state(claim: Claim, balance: Balance, dimension: str, tool: str) -> str:
         return str(public_amount(dimension, amount))
 
     whose = f"budget {claim.budget!r} of {claim.scope} {public_name(claim.subject)}"
+    unit = _UNITS.get(dimension, f"{dimension} of {{tool}}" if tool else dimension)
     tool = public_name(tool)
     if dimension == "tool_retries":
         return (
             f"{whose} is used up: {tool} has failed {told(balance.used)} times in a row, "
             f"and {told(balance.hard)} are allowed"
         )
-    unit = _UNITS[dimension].format(tool=tool)
+    unit = unit.format(tool=tool)
     held = f", {told(balance.reserved)} held for requests under way" if balance.reserved else ""
     if claim.level is None and balance.left:
         of = told(balance.hard)
@@ -314,13 +319,16 @@ def _how(claim: Claim, dimension: str, resets: str | None) -> str:
     """The command is pasted into shells, and a client chose the subject (labels, models, tools): quoted."""
     if dimension == PACE:
         return "try again after the time given"
-    amount = {"spend_usd": "USD", "wall_clock": "30m"}.get(dimension, "N")
-    command = f"looptap topup {quote(claim.budget)} --subject {quote(claim.subject)} --add {amount}"
-    if dimension != SPEND:
-        command += f" --dimension {quote(claim.dimension)}"
+    if claim.policy:
+        more = f"raise the limit of policy {claim.policy!r} in the configuration"
+    else:
+        amount = {"spend_usd": "USD", "wall_clock": "30m"}.get(dimension, "N")
+        more = f"looptap topup {quote(claim.budget)} --subject {quote(claim.subject)} --add {amount}"
+        if dimension != SPEND:
+            more += f" --dimension {quote(claim.dimension)}"
     wait = f", or wait until {resets}" if resets is not None else ""
     fresh = ", or begin anew" if claim.scope in _LIFE_SCOPES and resets is None else ""
-    return f"{command}{wait}{fresh}"
+    return f"{more}{wait}{fresh}"
 
 
 def _stopped(name: str) -> Terminal:

@@ -3,7 +3,7 @@
 The map of the house (arrows of import point down only)::
 
     cli › commands › app › server | admin | replay › exchange › core
-        › chain | tracker | pricing | outbox | record | dialects | stores
+        › chain | claims | tracker | pricing | outbox | record | dialects | stores
         › tracking › wire › reading › ports › verdict › model › complaint › structs
 
 Read model, verdict, ports, core, exchange, in this order; the rest is detail. Everything that
@@ -20,8 +20,8 @@ understanding
 the loop
     ``tracker`` drives ``tracking``: who continues what, and which turn is open
 judgement
-    ``chain`` runs the policies that ``rulebook`` builds; ``testing`` drives them in tests; ``outgoing``
-    is a request's body with what of ours was put into it
+    ``chain`` runs the policies that ``rulebook`` builds; ``claims`` looks at what they want held;
+    ``testing`` drives them in tests; ``outgoing`` is a request's body with what of ours was put into it
 money
     ``pricing`` prices; ``money`` says who pays, what to hold and what was spent; ``stores`` keeps
     ledgers and thread heads; ``probe`` tries at start whether a cap refuses

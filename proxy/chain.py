@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, cast, get_args
 
+from proxy.claims import owned
 from proxy.model import Event
 from proxy.ports import Policy, View
 from proxy.structs import replace, struct
-from proxy.verdict import Action, Decision, Edit, Finding, Terminal
+from proxy.verdict import Action, Claim, Decision, Edit, Finding, Reached, Terminal
 
 Mode = Literal["enforce", "observe"]
 Point = Literal["turn_start", "step_start", "step_end", "turn_end"]
@@ -39,6 +40,13 @@ class Link:
         if self.action in _TERMINALS:
             return kind in _EDITS or kind == self.action
         return kind == self.action
+
+    @property
+    def on_exhausted(self) -> Reached:
+        """What becomes of a request that has no room for this policy's claims."""
+        if self.action not in _TERMINALS:
+            return "observe"
+        return "message" if self.action == "message" else "deny"
 
 
 Asked = tuple[Link, Callable[[View], Decision]]
@@ -82,6 +90,7 @@ class Chain:
         self.links = tuple(links)
         self.mode = mode
         self.on_fault = on_fault
+        self._claimants = tuple(link for link in self.links if _speaks(link.policy, "claims"))
         self._watchers = tuple(link for link in self.links if link.policy.wants_deltas)
         self._speakers: dict[Point, tuple[Asked, ...]] = {
             point: tuple(
@@ -103,6 +112,24 @@ class Chain:
     def speaks(self, point: Point) -> bool:
         """Whether any policy has something to say at a point."""
         return bool(self._speakers[point])
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether any policy wants anything held."""
+        return bool(self._claimants)
+
+    def claims(self, view: View, memories: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
+        """Ask every policy what it wants held for a request that is about to go out."""
+        found: list[Claim] = []
+        for link in self._claimants:
+            policy = link.policy
+            try:
+                memory = memories.get(policy.name)
+                asked = policy.claims(view if memory is None else view.remembering(memory))
+                found += owned(asked, policy.name, link.on_exhausted)
+            except Exception as error:  # noqa: BLE001 - as for its findings: nothing of it is held
+                self.on_fault(f"policy {policy.name}.claims", error)
+        return found
 
     def delta(self, view: View, event: Event, memories: Mapping[str, Mapping[str, Any]]) -> Ruling:
         """Ask the policies that read along about one event of a running stream."""
@@ -153,9 +180,9 @@ class Chain:
         return Ruling(tuple(findings), tuple(edits), terminal, tuple(withheld), changed)
 
 
-def _speaks(policy: Policy, point: Point) -> bool:
-    """Whether a policy says anything at a point; hooks that never do are marked ``says_nothing``."""
-    return not getattr(getattr(policy, point), "says_nothing", False)
+def _speaks(policy: Policy, hook: Point | Literal["claims"]) -> bool:
+    """Whether a policy says anything when asked so; hooks that never do are marked ``says_nothing``."""
+    return not getattr(getattr(policy, hook), "says_nothing", False)
 
 
 def _formed(wish: Terminal, action: Action, point: str) -> Terminal:

@@ -34,6 +34,7 @@ from proxy.verdict import (
     Balance,
     Claim,
     Decision,
+    Demand,
     Edit,
     Grant,
     Receipt,
@@ -176,6 +177,8 @@ class View:
     balances: Mapping[str, Balance] = field(default_factory=dict)
     """Where the budgets of this request stand by what passed here, by ``budget/dimension``: steps, tokens
     and money, less what is still under way; top-ups and other instances are not known."""
+    demand: Demand | None = None
+    """Whose the request is, and what it may take at the most (``claims``)."""
     cause: Cause | None = None
     """Why the turn is over (``turn_end``)."""
     memory: Mapping[str, Any] = field(default_factory=dict)
@@ -193,7 +196,11 @@ class Policy(Protocol):
 
     def turn_start(self, view: View) -> Decision: ...
     def claims(self, view: View) -> Sequence[Claim]:
-        """Not asked yet: what is held is what the configuration's budgets claim (``money``)."""
+        """What must be held before the request goes out, all of it together with what budgets claim.
+
+        Asked live and only of what no policy refused; ``view.demand`` is what the request may take. The
+        counters are the policy's own; ``policy`` and ``on_exhausted`` of a claim are the chain's to fill in.
+        """
         ...
 
     def step_start(self, view: View) -> Decision: ...

@@ -2,7 +2,8 @@
 
 Built-in policies observe unless they are switched off; a policy of one's own (entry point group
 ``looptap.policies``) takes part as soon as the settings name it. A policy's own options are read
-here, once; what is wrong with them is told as every other problem of the file.
+here, once; what is wrong with them is told as every other problem of the file. Its memory and its counters
+go by its name, so that it must be the one that the settings know it by.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +45,13 @@ def _links(settings: Settings) -> tuple[list[Link], list[Problem]]:
         except ConfigError as error:
             problems.extend(error.problems)
             continue
-        links.append(Link(cast(Policy, cls(options)), entry.action))
+        policy = cast(Policy, cls(options))
+        if policy.name != name:
+            hint = "its entry point has to bear the policy's own name"
+            problem = settings.source.problem(("policies", name), f"calls itself {policy.name!r}", hint)
+            problems.append(problem)
+            continue
+        links.append(Link(policy, entry.action))
     return links, problems
 
 

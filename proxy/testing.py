@@ -21,11 +21,15 @@ import orjson
 
 from policies.budgets import Budget, Budgets
 from proxy.chain import Chain, Link, Mode
+from proxy.core import Opened
 from proxy.model import Exchange, Head, ResponseHead, Upstream
+from proxy.money.bounds import Bounds
+from proxy.money.demands import demand_of
 from proxy.money.standing import Standing
 from proxy.ports import Policy
+from proxy.pricing import Pricing
 from proxy.replay import Replay
-from proxy.verdict import Action, Reply
+from proxy.verdict import Action, Claim, Reply
 
 _UPSTREAM = Upstream("anthropic", "https://api.anthropic.com", "anthropic", "anthropic")
 _START_NS = 1_700_000_000_000_000_000
@@ -53,6 +57,8 @@ class Answered:
     """Our own answer, where it was refused."""
     body: bytes
     """The request as it went upstream."""
+    claims: tuple[Claim, ...] = ()
+    """What policies wanted held for it."""
 
 
 class Play:
@@ -65,9 +71,12 @@ class Play:
         mode: Mode = "enforce",
         budgets: Sequence[Budget] = (),
     ) -> None:
-        """``budgets`` are what ``view.balances`` tells of; nothing is refused for them here."""
+        """``budgets`` are what ``view.balances`` tells of; nothing is held here, for them or for claims."""
         chain = Chain([Link(policy, action) for policy in policies], mode=mode, on_fault=_raise)
         self._replay = Replay(chain=chain, standing=Standing(Budgets(budgets)) if budgets else None)
+        self._prices = Pricing() if chain.has_claims else None
+        self._bounds = Bounds()
+        self._replay.core.reserves = chain.has_claims
         self._number = self._ids = 0
         self.now_ns = _START_NS
 
@@ -106,6 +115,7 @@ class Play:
         core = self._replay.core
         core.tick(self.now_ns)
         opened = core.open(exchange, orjson.dumps(request), self.now_ns)
+        claims = self._claimed(exchange, opened)
         if opened.refusal is not None:
             opened.close("refused", self.now_ns)
         else:
@@ -115,7 +125,17 @@ class Play:
             opened.close("complete", self.now_ns)
         if self._replay.faults:
             raise PolicyFault(self._replay.faults[0])
-        return Answered(tuple(self.findings[before:]), opened.refusal, opened.body)
+        return Answered(tuple(self.findings[before:]), opened.refusal, opened.body, claims)
+
+    def _claimed(self, exchange: Exchange, opened: Opened) -> tuple[Claim, ...]:
+        """What policies want held for a request, which is then let through."""
+        placement, request = opened.placement, opened.request
+        if self._prices is None or placement is None or request is None or opened.refusal is not None:
+            return ()
+        demand = demand_of(exchange, opened, placement, request, self._prices, self._bounds, self.now_ns)
+        claims = opened.claims(demand, self.now_ns)
+        opened.admit(self.now_ns)
+        return tuple(claims)
 
 
 class Agent:

@@ -19,6 +19,8 @@ Consequence = Literal["hard", "soft"]
 """``hard``: the provider will refuse; ``soft``: accepted, but reasoning or cache is lost."""
 
 Action = Literal["observe", "warn", "nudge", "repair", "clamp", "land", "deny", "message", "cut", "hold"]
+Reached = Literal["deny", "message", "cut", "warn", "observe"]
+"""What happens at a limit (``on_exhausted``)."""
 Scope = str
 """step, turn, thread, session, key, team, org, model, upstream or ``label:NAME``."""
 
@@ -155,6 +157,10 @@ class Claim:
     """Set the counter to this first (a streak, a time that ran), instead of summing it up."""
     alert_at: tuple[int, ...] = ()
     """Shares of the limit at which to tell somebody, in ten-thousandths, ascending."""
+    policy: str = ""
+    """Which policy claims; empty: a budget of the configuration. The chain fills in this and the next."""
+    on_exhausted: Reached = "observe"
+    """What a policy's claim does where it does not fit."""
 
 
 @struct(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from policies.budgets import Budget, Budgets
+from proxy.chain import Chain
 from proxy.config import Settings
 from proxy.core import Opened
 from proxy.dialects import speaker
@@ -44,6 +45,7 @@ class House:
         *told: Mapping[str, Any] | Budget,
         posture: Posture | None = None,
         upstreams: Mapping[str, Upstream] = UPSTREAMS,
+        chain: Chain | None = None,
     ) -> None:
         self.upstreams = upstreams
         self.records: list[Record] = []
@@ -51,7 +53,7 @@ class House:
         self.opened = 0
         """Requests that took the whole way."""
         prices = Pricing()
-        self.replay = Replay(prices=prices, on_record=self.records.append)
+        self.replay = Replay(prices=prices, chain=chain, on_record=self.records.append)
         self.core = self.replay.core
         self.core.reserves = True
         self.ledger = MemoryLedger()

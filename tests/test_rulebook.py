@@ -8,6 +8,9 @@ from policies import TABLE
 from policies.history import History
 from proxy import rulebook
 from proxy.config import ConfigError, load
+from tests.plugins import installed
+
+EXAMPLE = Path(__file__).parent / "example_claims"
 
 
 def settings(tmp_path: Path, text: str) -> object:
@@ -37,3 +40,22 @@ def test_a_wrong_option_is_told_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         rulebook.chain(made)  # type: ignore[arg-type]
     assert "looptap.yaml:2" in str(caught.value.problems[0])
+
+
+@pytest.mark.parametrize("name", ["long_prompts", "other"])
+def test_a_policy_of_ones_own_has_to_bear_the_name_of_its_entry_point(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = installed(EXAMPLE, tmp_path / "site")
+    (points,) = place.glob("*/entry_points.txt")
+    points.write_text(points.read_text().replace("long_prompts =", f"{name} ="))
+    monkeypatch.syspath_prepend(str(place))
+    made = settings(tmp_path, f"policies:\n  {name}: {{tokens: 5}}\n")
+    if name == "long_prompts":
+        assert rulebook.chain(made).has_claims  # type: ignore[arg-type]
+        return
+    with pytest.raises(ConfigError) as caught:
+        rulebook.chain(made)  # type: ignore[arg-type]
+    (problem,) = caught.value.problems
+    assert str(problem).partition("looptap.yaml:")[2].startswith("2")
+    assert "calls itself 'long_prompts'" in str(problem)

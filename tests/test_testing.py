@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,11 @@ from policies.base import Policy
 from proxy.ports import View
 from proxy.testing import Failed, Play, PolicyFault
 from proxy.verdict import Decision, Edit, Finding, Terminal
+from tests.plugins import installed
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "tests" / "example_policy"
+CLAIMS = ROOT / "tests" / "example_claims"
 
 
 class Watches(Policy):
@@ -110,25 +111,26 @@ def test_the_body_that_goes_upstream_is_shown() -> None:
     assert b"mind the gap" not in agent.ends().body
 
 
-# -- a policy of one's own
+def test_what_a_policy_claims_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(CLAIMS))
+    from long_prompts import LongPrompts, LongPromptsOptions  # type: ignore[import-not-found]
 
-
-def installed(place: Path) -> Path:
-    """The example as an installer would lay it down: its module, its metadata, its entry points."""
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
-    about = place / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    play = Play(LongPrompts(LongPromptsOptions(tokens=2_000)))
+    agent = play.agent()
+    agent.asks("read it")
+    assert agent.does("read", {"file": "a"}, "words " * 500).claims == ()
+    (claim,) = agent.ends().claims
+    assert (claim.budget, claim.subject, claim.amount, claim.limit) == (
+        "long_prompts/hourly",
+        "unnamed",
+        1,
+        10,
     )
-    groups = project["entry-points"]
-    lines = [
-        f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items())
-        for group, points in groups.items()
-    ]
-    (about / "entry_points.txt").write_text("\n".join(lines))
-    shutil.copy(EXAMPLE / "force_push.py", place)
-    return place
+    (session,) = play.tree()["sessions"]
+    assert len(session["threads"][0]["turns"][0]["steps"]) == 2
+
+
+# -- a policy of one's own
 
 
 def looptap(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -162,7 +164,7 @@ def recorded(place: Path, command: str) -> Path:
 
 
 def test_a_policy_of_ones_own_takes_part_once_the_settings_name_it(tmp_path: Path) -> None:
-    place = installed(tmp_path / "site")
+    place = installed(EXAMPLE, tmp_path / "site")
     log = recorded(tmp_path, "git push --force origin main")
     settings = tmp_path / "looptap.yaml"
     settings.write_text("policies:\n  force_push: {action: deny, most: 0}\n")
@@ -177,7 +179,7 @@ def test_a_policy_of_ones_own_takes_part_once_the_settings_name_it(tmp_path: Pat
 
 
 def test_its_options_are_checked_as_all_others(tmp_path: Path) -> None:
-    place = installed(tmp_path / "site")
+    place = installed(EXAMPLE, tmp_path / "site")
     settings = tmp_path / "looptap.yaml"
     settings.write_text("policies:\n  force_push: {mots: 0}\n")
     done = looptap(place, "check", "--config", str(settings))

@@ -32,7 +32,7 @@ from proxy.reading.codings import Undecodable
 from proxy.reading.library import Reading
 from proxy.structs import replace
 from proxy.tracking.placement import Placement
-from proxy.verdict import Balance, Edit, Reply, Terminal
+from proxy.verdict import Balance, Claim, Demand, Edit, Reply, Terminal
 
 
 class Opened:
@@ -283,7 +283,16 @@ class Opened:
                 more = {"max_output_tokens": edit.max_output_tokens}
                 scribe.intervened(edit.policy, "clamp", more, now_ns)
 
-    def _view(self, placement: Placement, now_ns: int, attempt: Attempt | None) -> View:
+    def claims(self, demand: Demand, now_ns: int) -> Sequence[Claim]:
+        """What policies want held for it beside the budgets; ``demand`` is what it may take."""
+        chain, placement = self._parts.chain, self.placement
+        if placement is None or not chain.has_claims:
+            return ()
+        return chain.claims(self._view(placement, now_ns, None, demand), placement.memories)
+
+    def _view(
+        self, placement: Placement, now_ns: int, attempt: Attempt | None, demand: Demand | None = None
+    ) -> View:
         parts = self._parts
         self._reply = attempt.reply if attempt is not None else None
         return view_of(
@@ -295,6 +304,7 @@ class Opened:
             mode=parts.chain.mode,
             price=self._price if attempt is not None else None,
             balances=self._balances(placement, now_ns),
+            demand=demand,
         )
 
     def _price(self, usage: Usage) -> Cost:

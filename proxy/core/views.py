@@ -6,7 +6,7 @@ from proxy.model import Attempt, Cost, Exchange, ModelRequest, Usage
 from proxy.ports import View
 from proxy.tracking.placement import Placement
 from proxy.tracking.threads import Step, Turn
-from proxy.verdict import Balance
+from proxy.verdict import Balance, Demand
 
 
 def view_of(
@@ -19,8 +19,9 @@ def view_of(
     mode: str,
     price: Callable[[Usage], Cost] | None,
     balances: Mapping[str, Balance],
+    demand: Demand | None = None,
 ) -> View:
-    """An exchange at one point. ``attempt`` and ``price``: once its reply is over."""
+    """An exchange at one point. ``attempt`` and ``price``: once its reply is over. ``demand``: for claims."""
     step = placement.step_state
     thread, turn = step.thread, step.turn
     return View(
@@ -47,6 +48,7 @@ def view_of(
         attempt=attempt,
         price=price,
         balances=balances,
+        demand=demand,
     )
 
 

@@ -3,7 +3,8 @@
 Asked by the live shell before it thinks about a request. Two kinds are answered here, as long as the
 ledger refuses them: the same bytes again (``storms``), and what is new each time under a counter that
 refuses all that comes (``pressure``). Each counts in the metric, the event and the line of its budget;
-everything else is left to the purse.
+everything else is left to the purse. So is what policies claim, which may be other by now than it was: a
+budget that refuses does so with or without it.
 
 The one invariant: an answer given here is the ledger's of this moment, in the words of a first refusal.
 """
@@ -33,7 +34,7 @@ nothing from those who come meanwhile."""
 class Rules(Protocol):
     """Which budgets a request falls under (``policies.budgets``)."""
 
-    def acts(self, budget: str) -> bool: ...
+    def acts(self, claim: Claim) -> bool: ...
     def caps_spend(self, subjects: Mapping[str, str]) -> str | None: ...
     def claims(self, demand: Demand) -> list[Claim]: ...
     def refusal(self, why: Refusal, *, now_ns: int) -> Terminal: ...
@@ -68,10 +69,13 @@ class Door:
         self, exchange: Exchange, opened: Opened, why: Refusal, claims: Sequence[Claim], names: Sequence[str]
     ) -> None:
         """A request was refused for good: know it, and what refused it, when the next one comes."""
+        if why.claim is not None and why.claim.policy:
+            return
         self._pressure.press(exchange.identity.key, why)
         dialect, request = opened.dialect, opened.request
         if dialect is not None and request is not None and not opened.out.coded:
-            self._storms.note(exchange, opened.out.plain, dialect, request, claims, names)
+            budgets = [claim for claim in claims if not claim.policy]
+            self._storms.note(exchange, opened.out.plain, dialect, request, budgets, names)
 
     def clear(self) -> None:
         """Other budgets or prices hold from now on."""
@@ -122,7 +126,7 @@ class Door:
         async def still() -> Terminal | None:
             now_ns = time.time_ns()
             why = await self._ask(known.claims_now(now_ns), known.names)
-            acts = why is not None and (why.claim is None or (enforce and rules.acts(why.claim.budget)))
+            acts = why is not None and (why.claim is None or (enforce and rules.acts(why.claim)))
             return rules.refusal(why, now_ns=now_ns) if why is not None and acts else None
 
         why = await known.question.put(still)
@@ -141,7 +145,7 @@ class Door:
         demand = demand_at_the_door(exchange, glance, body, card, self._bounds)
         if card is None and rules.caps_spend(demand.subjects) is not None:
             return []
-        return list(without_idle_clamps(rules.claims(demand), lambda claim: rules.acts(claim.budget)))
+        return list(without_idle_clamps(rules.claims(demand), rules.acts))
 
     async def _word(
         self, pressed: Pressed, claims: list[Claim], rules: Rules, now_ns: int

@@ -124,6 +124,11 @@ class Operator:
     ) -> Balance:
         """The counter as a value; what is odd goes to ``note``."""
         budget = self._budgets.get(name)
+        if budget is None and "/" in name:
+            policy = name.rpartition("/")[0]
+            raise OrderRefused(
+                f"{name!r} is counted for a policy: its limit is an option of policies.{policy}"
+            )
         if budget is None:
             raise self._no_budget(name)
         chosen = _dimension(budget, dimension)

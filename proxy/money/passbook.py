@@ -86,7 +86,7 @@ class Passbook:
         exchange_of = {"exchange": exchange.id, "number": exchange.number} if opened is not None else {}
         self._exhausted(kind, why, now_ns, storm.since if storm is not None else 0, opened, exchange_of)
         if opened is not None:
-            self.intervened(exchange, opened, kind, {"code": why.code, **why.fields})
+            self.intervened(exchange, opened, kind, {"policy": why.policy, "code": why.code, **why.fields})
 
     def tell_rest(self, now_ns: int) -> None:
         """Tell of the refusals that were only counted, where nothing came after them for a minute."""

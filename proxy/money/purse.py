@@ -116,15 +116,18 @@ class Purse:
             return
         now_ns = time.time_ns()
         demand = demand_of(exchange, opened, placement, request, self.prices, self._bounds, now_ns)
+        told = demand
         if demand.spend_nano is None:
             priced = self._ceiling(demand, exchange, opened, f"the price of model {request.model!r}")
             if priced is None:
                 return
+            told = priced if priced.spend_nano else demand  # a policy may know what to do without a price
             demand = priced
         edits = self.posture.enforce and exchange.head.get(b"content-encoding") is None
-        claims = without_idle_clamps(
-            self.rules.claims(demand), lambda claim: edits and self.rules.acts(claim.budget)
-        )
+        claims = [
+            *without_idle_clamps(self.rules.claims(demand), lambda claim: edits and self.rules.acts(claim)),
+            *opened.claims(told, now_ns),
+        ]
         names = names_of(exchange, placement)
         grant = await self._hold(exchange, opened, claims, names)
         if grant is None:
@@ -196,8 +199,9 @@ class Purse:
             why = grant.refusal
             if why is None:
                 return grant
-            if why.claim is not None and self._only_observes(why.claim.budget):
-                self._observed(exchange, opened, self.rules.refusal(why, now_ns=now_ns))
+            if why.claim is not None and self._only_observes(why.claim):
+                if why.claim.hard != UNBOUNDED:
+                    self._observed(exchange, opened, self.rules.refusal(why, now_ns=now_ns))
                 claims = _unbounded(claims, why.claim)
                 continue
             wait_s = _until_next_minute(why, now_ns)
@@ -209,8 +213,8 @@ class Purse:
                 self.door.refused(exchange, opened, why, claims, names)
             return None
 
-    def _only_observes(self, budget: str) -> bool:
-        return not self.posture.enforce or not self.rules.acts(budget)
+    def _only_observes(self, claim: Claim) -> bool:
+        return not self.posture.enforce or not self.rules.acts(claim)
 
     # -- refusing
 
@@ -388,7 +392,9 @@ class _Tab:
 
 
 def _unbounded(claims: Sequence[Claim], failing: Claim) -> list[Claim]:
-    """The same claims, with the one that did not fit counted and not bounded."""
+    """The same claims, with the one that did not fit counted, not bounded; or left out where it is full."""
+    if failing.hard == UNBOUNDED:
+        return [claim for claim in claims if claim != failing]
     return [replace(claim, hard=UNBOUNDED) if claim == failing else claim for claim in claims]
 
 

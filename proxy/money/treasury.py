@@ -152,9 +152,14 @@ class Treasury:
         """Who pays. Keys of ours are looked for only where any were handed out."""
         return self.keyring if self.keyring.has_virtual else self.keyring.payers
 
+    @property
+    def _holds(self) -> bool:
+        """Whether budgets or policies want anything held."""
+        return bool(self._settings.budgets) or self._core.chain.has_claims
+
     async def start(self, shell: Shell) -> None:
         """Take in what is stopped and which keys there are; hold what is to be held."""
-        if self._settings.budgets or self._settings.ledger.url is not None:
+        if self._holds or self._settings.ledger.url is not None:
             self._open()
         if self._shared is not None:
             await self._shared.ready()
@@ -175,7 +180,7 @@ class Treasury:
         """Notice what a command may have written, and wire the shell to what there is now."""
         now_s = time.monotonic()
         if self._ledger is None:
-            if not self._settings.budgets and not self._file.exists():
+            if not self._holds and not self._file.exists():
                 return
             self._open()
         if at_once or self._changed(now_s):
@@ -231,7 +236,7 @@ class Treasury:
         )
 
     def _wire(self, shell: Shell) -> None:
-        wanted = bool(self._settings.budgets or self._stops or self.keyring.has_virtual)
+        wanted = bool(self._holds or self._stops or self.keyring.has_virtual)
         self._core.reserves = wanted
         shell.admit = self.purse.admit if wanted and self.purse is not None else None
         shell.again = self.purse.again if wanted and self.purse is not None else None
@@ -252,7 +257,7 @@ class Treasury:
     async def _count(self, now_s: float) -> None:
         """Bring the figures of the budgets up to date, where somebody reads them."""
         assert self.purse is not None
-        if now_s < self._count_s or now_s - self._asked_s > _ASKED_S or not self._settings.budgets:
+        if now_s < self._count_s or now_s - self._asked_s > _ASKED_S or not self._holds:
             return
         await self.purse.count()
         took_s = time.monotonic() - now_s

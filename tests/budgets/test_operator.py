@@ -138,6 +138,12 @@ async def test_what_is_no_amount_adds_nothing(tmp_path: Path, add: str) -> None:
     assert await ledger.balances(now_ns=0) == []
 
 
+async def test_what_is_counted_for_a_policy_is_not_topped_up(tmp_path: Path) -> None:
+    operator = Operator(settings(tmp_path, "key", steps=5), MemoryLedger())
+    with pytest.raises(OrderRefused, match=r"its limit is an option of policies\.long_prompts"):
+        await operator.topup("long_prompts/hourly", "1", subject="alice")
+
+
 async def test_a_top_up_says_which_of_several_limits_it_took(tmp_path: Path) -> None:
     notes: list[str] = []
     operator = Operator(settings(tmp_path, "key", spend_usd=1, steps=5), MemoryLedger(), notes.append)
