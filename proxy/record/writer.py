@@ -32,7 +32,7 @@ TIDY_NS = 30_000_000_000
 """Between two looks at what may leave, when the last one found nothing."""
 _REST_AFTER = 8
 """Entries between two looks at the clock, which cost a tenth of an entry."""
-_NAMES_KEPT = 50_000
+_NAMES_KEPT = 20_000
 _OPEN_KEPT = 100_000
 _KNOWN = "SELECT id, no FROM names WHERE id IN (SELECT value FROM json_each(?))"
 _ANSWER = """
