@@ -272,8 +272,8 @@ class Relay:
         elif self.cut_since:
             self._cut_short(b"")
 
-    def on_chunks(self, framed: bytes, data: bytes) -> None:
-        """The same for whole chunks in their frames, which are passed on as they are."""
+    def on_chunk(self, framed: bytes, data: bytes) -> None:
+        """The same for a whole chunk in its frame, which is passed on as it is."""
         if not self._chunked or self._out or self.cut_since or self.client_left:
             self.on_data(data, False)
             return

@@ -1,11 +1,11 @@
-"""Chunks that pass in their own frames: the shortcut reads what the parser would have read."""
+"""A chunk that passes in its own frame: the shortcut reads what the parser would have read."""
 
 import httptools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.upstream import _of_whole_chunks
+from proxy.wire.upstream import _of_whole_chunk
 
 
 class Body:
@@ -42,12 +42,12 @@ pieces = st.lists(st.tuples(size, st.binary(max_size=40) | st.just(b"\r\n5\r\nhe
 
 
 @given(pieces, st.integers(0, 6), st.sampled_from([b"", b"0\r\n\r\n", b"1f", b"5\r\nhe", b"\r\n", b"zz\r\n"]))
-def test_what_is_taken_for_whole_chunks_is_what_the_parser_reads(
+def test_what_is_taken_for_a_whole_chunk_is_what_the_parser_reads(
     chunks: list[tuple[bytes, bytes]], cut: int, tail: bytes
 ) -> None:
     framed = b"".join((form % len(data)) + b"\r\n" + data + b"\r\n" for form, data in chunks) + tail
     framed = framed[: len(framed) - cut]
-    body = _of_whole_chunks(framed)
+    body = _of_whole_chunk(framed)
     if body:
         read = parsed(framed)
         assert read.data == body
@@ -55,14 +55,22 @@ def test_what_is_taken_for_whole_chunks_is_what_the_parser_reads(
         assert not read.ended
 
 
-def test_plain_frames_are_taken_alone_and_together() -> None:
-    assert _of_whole_chunks(b"5\r\nhello\r\n") == b"hello"
-    assert _of_whole_chunks(b"5\r\nhello\r\n1a\r\n" + b"x" * 26 + b"\r\n") == b"hello" + b"x" * 26
+def test_a_plain_frame_is_taken() -> None:
+    assert _of_whole_chunk(b"5\r\nhello\r\n") == b"hello"
+    assert _of_whole_chunk(b"1a\r\n" + b"x" * 26 + b"\r\n") == b"x" * 26
 
 
 @pytest.mark.parametrize(
     "framed",
-    [b"", b"0\r\n\r\n", b"5\r\nhello", b"05\r\nhello\r\n", b"5\r\nhello\r\n0\r\n\r\n", b"-5\r\nhello\r\n"],
+    [
+        b"",
+        b"0\r\n\r\n",
+        b"5\r\nhello",
+        b"05\r\nhello\r\n",
+        b"5\r\nhello\r\n0\r\n\r\n",
+        b"5\r\nhello\r\n" * 2,
+        b"-5\r\nhello\r\n",
+    ],
 )
 def test_everything_else_is_left_to_the_parser(framed: bytes) -> None:
-    assert _of_whole_chunks(framed) == b""
+    assert _of_whole_chunk(framed) == b""
