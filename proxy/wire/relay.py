@@ -41,6 +41,7 @@ class Client(Protocol):
 
 
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_LONGEST_END = 4
 
 
 def _event_end(before: bytes, data: bytes) -> int | None:
@@ -49,8 +50,14 @@ def _event_end(before: bytes, data: bytes) -> int | None:
         return 0
     tail = before[-3:]
     joined = tail + data
-    ends = [joined.find(mark) + len(mark) for mark in _EVENT_ENDS if mark in joined]
-    return max(0, min(ends) - len(tail)) if ends else None
+    at = [(joined.find(mark, max(0, len(tail) + 1 - len(mark))), mark) for mark in _EVENT_ENDS]
+    ends = [begin + len(mark) - len(tail) for begin, mark in at if begin >= 0]
+    return min(ends, default=None)
+
+
+def _newest(before: bytes, data: bytes) -> bytes:
+    """What to keep of a stream to see whether an event has ended: some come letter by letter."""
+    return data if len(data) >= _LONGEST_END else (before + data)[-_LONGEST_END:]
 
 
 class Relay:
@@ -80,7 +87,7 @@ class Relay:
         self._events = False
         """The body is a stream of events in the clear: something can be put behind one of them."""
         self._last = b""
-        """The newest piece of such a body."""
+        """The newest of such a body."""
         self._feeding = False
         self.cut_since = 0.0
         """Since when the answer is to be ended."""
@@ -170,7 +177,7 @@ class Relay:
         whole = end is not None
         out = data[:end] + closing if whole else data
         if out:
-            self._last = out
+            self._last = _newest(self._last, out)
             self._client.write(b"%x\r\n%b\r\n" % (len(out), out) if self._chunked else out)
             self._watch.feed(out)
         if whole:
@@ -262,7 +269,7 @@ class Relay:
         if out:
             self._client.write(out)
         if data:
-            self._last = data
+            self._last = _newest(self._last, data)
             self._feeding = True
             self._watch.feed(data)
             self._feeding = False
@@ -279,7 +286,7 @@ class Relay:
             return
         self.progress = self._pulse.now
         self._client.write(framed)
-        self._last = data
+        self._last = _newest(self._last, data)
         self._feeding = True
         self._watch.feed(data)
         self._feeding = False
