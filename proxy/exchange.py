@@ -105,7 +105,7 @@ class LiveExchange:
 
     __slots__ = (
         "_asked", "_client", "_drain_since", "_exchange", "_id", "_outgoing", "_peer", "_request",
-        "_route", "_shell", "_task", "_watch", "relay",
+        "_route", "_shell", "_stopped", "_task", "_watch", "relay",
     )  # fmt: skip
 
     _exchange: Exchange
@@ -123,6 +123,7 @@ class LiveExchange:
         self._watch = Watch(shell.thinker, shell.faults, shell.timings, shell.pulse.rounds)
         self._outgoing: tuple[Fields, str] | None = None
         self._drain_since = 0.0
+        self._stopped = False
         self._asked = False
         """Its request is whole, and waits for its turn or has had it."""
         self.relay = Relay(shell.pulse, client, request, self._watch)
@@ -173,6 +174,8 @@ class LiveExchange:
         except asyncio.CancelledError:
             if body is not None and not self._asked:  # it was asked all the same
                 shell.pulse.rounds.do(lambda: self._open(body))
+            if self._stopped and end == "client_gone":
+                end = "shutdown"
             raise
         except Unroutable as error:
             self._answer(answers.text(error.status, str(error)))
@@ -394,6 +397,7 @@ class LiveExchange:
 
     def on_stopped(self) -> None:
         """We go before its end, not its client."""
+        self._stopped = True
         if self.relay.is_waiting:
             self._watch.failed_with("looptap was stopped")
 

@@ -74,7 +74,9 @@ def log_line(stored: StoredExchange, request: bytes | None, response: bytes | No
         **_body("response_body", response),
     }
     if stored.end is not None:
-        line["end"] = stored.end
+        line["end"] = "client_gone" if stored.end == "shutdown" else stored.end
+    if stored.end == "shutdown":
+        line["stopped"] = True
     if stored.labels:
         line["labels"] = dict(stored.labels)
     if stored.streaming:

@@ -32,13 +32,14 @@ Operation = Literal["chat", "count", "compact", "fetch", "other"]
 """``chat`` is a model call and becomes a step; ``count`` is free (token counting);
 ``compact`` is a billed side call that only summarises (Responses' ``/compact``)."""
 
-EndKind = Literal["complete", "client_gone", "upstream_reset", "timeout", "refused"]
-"""How an exchange ended on the wire (the ``end`` field of an exchange log)."""
+EndKind = Literal["complete", "client_gone", "shutdown", "upstream_reset", "timeout", "refused"]
+"""How an exchange ended on the wire (the ``end`` field of an exchange log, where ``shutdown``, that it was
+we who went before its end, is written as ``client_gone`` with ``stopped``)."""
 
 AttemptOutcome = Literal["complete", "failed", "cut", "client_gone", "refused"]
 """``complete``: a whole good reply; ``failed``: an error answer (status >= 400, an error in the
 body or stream) or none at all; ``cut``: the reply broke off in its middle; ``client_gone``: the
-client left first; ``refused``: Looptap answered itself."""
+client left first, or we stopped; ``refused``: Looptap answered itself."""
 
 ThreadKind = Literal["main", "subagent", "side", "unknown"]
 MatchedBy = Literal["prefix", "content", "call_ids", "hint"]

@@ -52,7 +52,7 @@ _APIS: tuple[tuple[re.Pattern[str], Api], ...] = (
     (re.compile(r"/(chat/completions|responses|completions|embeddings)(/|$)"), "openai"),
     (re.compile(r":[A-Za-z]+$"), "gemini"),
 )
-_ENDS: tuple[EndKind, ...] = get_args(EndKind)
+_ENDS: tuple[EndKind, ...] = tuple(end for end in get_args(EndKind) if end != "shutdown")
 _CAUSES = {
     "steps": "steps",
     "input_tokens": "tokens",
@@ -277,6 +277,8 @@ class Replay:
         end = value.get("end", "upstream_reset" if value.get("fault") else "complete")
         if end not in _ENDS:
             raise _Malformed(f"end must be one of {', '.join(_ENDS)}")
+        if end == "client_gone" and value.get("stopped") is True:
+            end = "shutdown"
         exchange = Exchange(
             id, self._number, head, upstream, head.path, arrived if arrived is not None else clock, identity
         )

@@ -15,6 +15,7 @@ step        admit                 started: it counts
 turn        place                 new, or goes on (resumed if it had ended), see ``turns``
             close, whole reply    ended, if no call is left to the client
             close, clean but cut  ended: error (nothing tells the client to ask again)
+            close, we stop        ended: interrupted by shutdown
             refuse                ended by what was reached; a retry resumes it
             next input, tick      ended: error, interrupted, superseded, abandoned
 ==========  ====================  ============================================================
@@ -353,6 +354,8 @@ class Tracker(Course):
             step.stop_reason = reply.stop_reason
             if attempt.outcome == "cut" and attempt.end == "complete" and not step.calls and turn.open:
                 self._end_turn(turn, "error")  # a clean end tells the client nothing to ask again for
+            elif attempt.outcome == "client_gone" and attempt.end == "shutdown" and turn.open:
+                self._end_turn(turn, "interrupted", "shutdown")
         if turn.overtaken and turn.open:
             self._end_turn(turn, *left_open(step))
 

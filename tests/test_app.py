@@ -1,6 +1,7 @@
 """The composition root: it starts over a damaged record, and loads changed settings once."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ import aiohttp
 import pytest
 from click.testing import CliRunner
 
-from proxy import app
+from proxy import app, replay
 from proxy.cli import cli
 from proxy.config import ConfigError, Problem, Settings
 from proxy.model import Record
@@ -128,6 +129,16 @@ async def test_a_second_ctrl_c_cuts_what_still_streams_and_the_record_says_who_e
         assert await asking
     told = CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "show"])
     assert "attempt 1 broken off: looptap was stopped" in told.output
+    assert "interrupted by shutdown" in told.output
+    (turn,) = json.loads(CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "--json", "turns"]).stdout)
+    assert (turn["cause"], turn["by"]) == ("interrupted", "shutdown")
+    log = (
+        CliRunner().invoke(cli, ["--data-dir", str(tmp_path), "show", turn["id"], "--exchanges"]).stdout_bytes
+    )
+    (tmp_path / "log.jsonl").write_bytes(log)
+    tree, problems = replay.run([tmp_path / "log.jsonl"])
+    (again,) = tree["sessions"][0]["threads"][0]["turns"]
+    assert (again["cause"], again["by"], problems) == ("interrupted", "shutdown", [])
 
 
 async def _broken(client: aiohttp.ClientSession, url: str, body: Any) -> bool:

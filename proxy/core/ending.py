@@ -20,13 +20,14 @@ def attempt_outcome(
     """
     if end == "refused":
         return "cut" if cut else "refused"
+    gone = end in ("client_gone", "shutdown")
     if response is None:
-        return "client_gone" if end == "client_gone" else "failed"
+        return "client_gone" if gone else "failed"
     if response.status >= 400 or reply.error is not None:
         return "failed"
     if reply.whole:
         return "complete"
-    return "client_gone" if end == "client_gone" else "cut"
+    return "client_gone" if gone else "cut"
 
 
 WRITTEN_PER_S = 100

@@ -379,7 +379,9 @@ class _Tab:
         if self._done or self._awaits is not None:
             return
         self._done = True
-        nothing = (status is None and end != "client_gone") or (status is not None and status >= 400)
+        nothing = (status is None and end not in ("client_gone", "shutdown")) or (
+            status is not None and status >= 400
+        )
         amounts = [
             (0 if nothing else None) if hold.claim.dimension in SPENT else counted(hold.claim, hold.amount)
             for hold in self.grant.holds

@@ -64,7 +64,11 @@ def _failure(reader: Reader, exchange: StoredExchange) -> str:
     """Why an exchange has no answer."""
     told = reader.events(step=exchange.step, types=["step/attempt"]) if exchange.step is not None else ()
     own = next((record.data for _, record in told if record.data.get("exchange") == exchange.id), {})
-    said = {"client_gone": "its client left before", "refused": "it was refused"}
+    said = {
+        "client_gone": "its client left before",
+        "shutdown": "looptap was stopped",
+        "refused": "it was refused",
+    }
     return str(own.get("failure") or said.get(str(exchange.end), exchange.end))
 
 

@@ -67,7 +67,7 @@ def test_what_takes_too_long_is_cut_visibly_and_closed_once(any_proxy: Proxy, up
         any_proxy.call(any_proxy.server.stop(0.2))
         assert client.rest() == b""  # no END: a break, not an end
     assert left.wait(PATIENCE_S)
-    assert any_proxy.thinker.exchanges[0].ends == ["client_gone"]
+    assert any_proxy.thinker.exchanges[0].ends == ["shutdown"]
     assert any_proxy.server.counters.open_exchanges == 0
     assert eventually(lambda: any_proxy.server.counters.open_connections == 0)
 
