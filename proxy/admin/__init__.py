@@ -38,7 +38,7 @@ def build(parts: AdminParts) -> web.Application:
     app.router.add_get("/static/{name}", pages.static)
     app.router.add_get("/openapi.json", told)
     for route in table:
-        app.router.add_route(route.method, route.path, route.handler)
+        app.router.add_route(route.method, route.path, route.answer)
 
     async def closed(app: web.Application) -> None:
         parts.catalog.close()

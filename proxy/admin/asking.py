@@ -1,6 +1,8 @@
 """What a route takes and answers, said once: the same table reads requests and makes the OpenAPI file.
 
-A parameter that is not of its kind is refused in words; one that no route knows is passed over.
+A parameter that is not of its kind is refused in words, and so is one that the route does not know: a
+misspelt filter would answer with more than was asked for. Only the probes, which others call in their own
+way, pass it over.
 """
 
 import re
@@ -75,6 +77,15 @@ class Route:
     fails: tuple[int, ...] = ()
     open: bool = False
     """Needs no token."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """The handler's answer. Raises HTTPBadRequest where a parameter is none of this route."""
+        known = [one.name for one in self.query]
+        stranger = next((name for name in request.query if name not in known), None)
+        if stranger is not None and not self.open:
+            takes = f"known are {', '.join(known)}" if known else "it takes none"
+            raise web.HTTPBadRequest(reason=f"no query parameter is called {stranger[:60]!r} here: {takes}")
+        return await self.handler(request)
 
 
 LIMIT = Query("limit", "most rows", whole=True, least=1, most=10_000, default=50)

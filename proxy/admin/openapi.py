@@ -52,9 +52,7 @@ def _operation(route: Route) -> Json:
         for name in names
     ]  # fmt: skip
     parameters += [_parameter(one) for one in route.query]
-    fails = {403, *route.fails} | (set() if route.open else {401})
-    if route.query or route.takes is not None:
-        fails.add(400)
+    fails = {403, *route.fails} | (set() if route.open else {400, 401})
     operation: Json = {
         "summary": route.about,
         "operationId": route.handler.__name__,

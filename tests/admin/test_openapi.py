@@ -81,10 +81,35 @@ async def test_errors_are_as_they_are_told(client: Client) -> None:
         ("/api/v1/turns/x", 404),
         ("/api/v1/turns?limit=0", 400),
         ("/api/v1/spenders?by=me", 400),
+        ("/api/v1/turns?colour=red", 400),
     ):
         answer = await client.get(path, headers=kit.BEARER)
         assert answer.status == status
         assert list(strays(await answer.json(), schema, told, "$")) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (
+            "turns?limit=1&agnet=ci",
+            "no query parameter is called 'agnet' here: known are limit, before, agent, ",
+        ),
+        ("events?limit=1", "no query parameter is called 'limit' here: known are after"),
+        ("budgets?key=ci", "no query parameter is called 'key' here: it takes none"),
+        ("findings?%0A%1B=1", r"no query parameter is called '\n\x1b' here: known are limit"),
+    ],
+)
+async def test_a_parameter_that_the_route_does_not_know_is_named(
+    client: Client, asked: str, says: str
+) -> None:
+    answer = await client.get(f"/api/v1/{asked}", headers=kit.BEARER)
+    assert answer.status == 400
+    assert (await answer.json())["error"].startswith(says)
+
+
+async def test_probes_are_called_as_their_callers_like(client: Client) -> None:
+    assert {(await client.get(f"/{probe}?verbose")).status for probe in ("healthz", "readyz")} == {200}
 
 
 def strays(value: Any, schema: Any, told: Any, at: str) -> Iterator[str]:
