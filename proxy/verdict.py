@@ -221,7 +221,11 @@ class Balance:
         return max(0, self.hard - self.used - self.reserved)
 
     def public(self) -> dict[str, Any]:
-        """As ``looptap budgets --json`` shows it: money as decimal text, times as RFC 3339."""
+        """As ``looptap budgets --json`` shows it: money as decimal text, times as RFC 3339.
+
+        ``stops_at`` is there where requests go on beyond the limit.
+        """
+        further = {"stops_at": public_amount(self.dimension, self.hard)} if self.hard != self.limit else {}
         return {
             "name": self.name,
             "scope": self.scope,
@@ -229,6 +233,7 @@ class Balance:
             "window": self.window,
             "dimension": self.dimension,
             "limit": public_amount(self.dimension, self.limit),
+            **further,
             "used": public_amount(self.dimension, self.used),
             "reserved": public_amount(self.dimension, self.reserved),
             "resets_at": None if self.resets_at_ns is None else rfc3339(self.resets_at_ns),

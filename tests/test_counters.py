@@ -13,6 +13,12 @@ def counter(
     return Balance("b", scope, subject, "life", dimension, limit, stops, used, held)
 
 
+def test_where_it_stops_is_told_by_its_figures_only_where_that_is_not_the_limit() -> None:
+    soft = counter("key", "ci", "spend_usd", 20_000_000_000, 37_000_000_000, hard=40_000_000_000).public()
+    assert (soft["limit"], soft["stops_at"], soft["used"]) == ("20", "40", "37")
+    assert "stops_at" not in counter("key", "ci", "steps", 20, 3).public()
+
+
 def lines(*balances: Balance, stops: tuple[str, ...] = (), width: int | None = None) -> list[str]:
     return [line.plain for line in counters_table(balances, stops, width)]
 

@@ -115,8 +115,9 @@ _FACTS: dict[str, Json] = {
     **dict.fromkeys(("limit", "used", "reserved"), _AMOUNT),
     "resets_at": {"type": ["string", "null"], "format": "date-time"},
 }
-_COUNTER = _object(**_FACTS)
-TOPPED_UP = _object({"note": _TEXT}, **_FACTS)
+_COUNTER = _object({"stops_at": _AMOUNT}, **_FACTS)
+"""``stops_at``: where requests stop, if that is not the limit."""
+TOPPED_UP = _object({"note": _TEXT, "stops_at": _AMOUNT}, **_FACTS)
 """``note``: what is odd about a top-up that was carried out all the same."""
 _SPENDER = _object(name=_maybe(_TEXT), turns=_WHOLE, steps=_WHOLE, cost_usd=_MONEY, cost_quality=_QUALITY)
 _REPORT = _object(

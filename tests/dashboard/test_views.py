@@ -21,7 +21,14 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 BUDGETS = [
     {"name": "turn", "scope": "turn", "limits": {"steps": 6, "spend_usd": "0.02"}},
-    {"name": "key-day", "scope": "key", "window": "day", "limits": {"spend_usd": "0.05"}, "alert_at": [0.1]},
+    {
+        "name": "key-day",
+        "scope": "key",
+        "window": "day",
+        "limits": {"spend_usd": "0.05"},
+        "alert_at": [0.1],
+        "hard_at": 2.0,
+    },
 ]
 ROWS = "document.querySelectorAll('tr[data-go]').length"
 TEXT = "document.querySelector('main').innerText"
@@ -88,7 +95,7 @@ async def test_every_view_shows_what_it_is_for(proxy: kit.Served, page: Page) ->
     for name, word in (
         ("sessions", "Client"),
         ("findings", "Findings"),
-        ("budgets", "key-day"),
+        ("budgets", "stops at $0.10"),
         ("reports", "how turns end"),
     ):
         await view(page, name)
@@ -216,9 +223,10 @@ async def test_orders_are_asked_twice_and_written_down(proxy: kit.Served, page: 
     await page.until("document.querySelector('dialog[open]')")
     assert await asyncio.to_thread(proxy.told, "budgets")
     await page.run("document.querySelector('dialog button.risky').click()")
-    await page.until(f"!document.querySelector('dialog') && {TEXT}.includes('stop')")
-    orders = [e for e in await asyncio.to_thread(_alerts, proxy) if e["data"].get("policy") == "operator"]
-    assert [e["data"]["kind"] for e in orders] == ["stop", "topup"]
+    orders = "document.querySelector('table[aria-label=\"Alerts and orders\"]').innerText"
+    await page.until(f"!document.querySelector('dialog') && {orders}.includes('stop')")
+    told = [e for e in await asyncio.to_thread(_alerts, proxy) if e["data"].get("policy") == "operator"]
+    assert [e["data"]["kind"] for e in told] == ["stop", "topup"]
 
 
 def _alerts(proxy: kit.Served) -> Any:

@@ -1,7 +1,7 @@
 // Budgets: counters with what is used, held and forecast; who spends most; alerts; orders.
 
 import { AGAIN, calmly, follow, get } from "./api.js";
-import { bar } from "./charges.js";
+import { bar, limit } from "./charges.js";
 import { h, line, put } from "./dom.js";
 import { failed, since, unseen, whose } from "./marks.js";
 import { askStop, askTopup } from "./orders.js";
@@ -31,7 +31,7 @@ function columns(again) {
     [unseen("Share of the limit"), (one) => bar(Number(one.used), Number(one.reserved), Number(one.limit), `${one.name} ${one.dimension}`)],
     ["Used", (one) => amount(one.dimension, one.used), "num"],
     ["Held", (one) => amount(one.dimension, one.reserved), "num"],
-    ["Limit", (one) => amount(one.dimension, one.limit), "num"],
+    ["Limit", limit, "num"],
     ["Forecast", ahead, "num"],
     [unseen("Top up"), (one) => h("button", { type: "button", onclick: () => askTopup(one, again) }, "Top up …")],
     [unseen("Stop"), (one) => (STOPPABLE.has(one.scope) ? h("button", { type: "button", class: "risky", onclick: () => askStop(one.subject, one.scope) }, "Stop …") : null)],

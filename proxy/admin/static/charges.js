@@ -26,6 +26,12 @@ export function charged(turn, events, counters) {
   }).filter((one) => one.charged > 0 || (one.live && Number(one.live.used) >= 0.5 * Number(one.live.limit)));
 }
 
+/** The limit of a counter, and where requests stop if that is further on. */
+export function limit(one) {
+  const said = amount(one.dimension, one.limit);
+  return one.stops_at === undefined ? said : h("span", {}, said, h("span", { class: "dim" }, `, stops at ${amount(one.dimension, one.stops_at)}`));
+}
+
 /** A bar: what was used by others and by this turn, what is held, of the limit. */
 export function bar(used, reserved, limit, label) {
   const part = (value) => Math.min(100, Math.max(0, (100 * value) / (limit || 1)));
@@ -43,6 +49,6 @@ export function budgetBars(charges) {
       h("td", {}, line(one.dimension, 30)),
       h("td", { class: "num" }, amount(one.dimension, one.own)),
       h("td", { class: "num" }, one.live ? amount(one.dimension, one.live.used) : count(null)),
-      h("td", { class: "num" }, one.live ? amount(one.dimension, one.live.limit) : count(null)),
+      h("td", { class: "num" }, one.live ? limit(one.live) : count(null)),
       h("td", {}, one.live ? bar(Number(one.live.used), Number(one.live.reserved), Number(one.live.limit), `${one.name} ${one.dimension}`) : null))))));
 }
