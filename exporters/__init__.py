@@ -39,6 +39,13 @@ def otlp(
     return open_exporter(wanted, _driver, live, warn, environ)
 
 
+def otlp_problems(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> list[Unusable]:
+    """Everything that would keep that exporter from running."""
+    from exporters.otel.opening import what_is_wrong
+
+    return what_is_wrong(wanted, _driver, environ)
+
+
 def _driver(protocol: str) -> Any:
     if protocol != "grpc":
         from exporters.otel import over_http

@@ -40,9 +40,40 @@ def otlp(
     """Traces, logs and metrics to a collector, where somebody wants them. Raises ConfigError."""
     if "otlp" not in settings.exporters:
         return None
-    told = exporter_options(settings, "otlp")
-    options = told.read(OtlpSettings)
-    wanted = Wanted(
+    try:
+        return exporters.otlp(_wanted(settings), live, warn, environ)
+    except Unusable as problem:
+        if by_environment(settings):
+            warn(f"no traces are exported: {problem}")
+            return None
+        raise ConfigError((_problem(settings, problem),)) from None
+
+
+def by_environment(settings: Settings) -> bool:
+    """Whether a variable alone asks for traces, and the settings say nothing of them."""
+    return ("exporters", "otlp") in settings.source.options
+
+
+def otlp_problems(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Problem]:
+    """Every ``OTEL_*`` variable that is wrong, where somebody wants traces and says so in right words."""
+    if "otlp" not in settings.exporters or not settings.source.is_whole(("exporters", "otlp")):
+        return []
+    try:
+        wanted = _wanted(settings)
+    except ConfigError:
+        return []  # told already
+    return [_problem(settings, problem) for problem in exporters.otlp_problems(wanted, environ)]
+
+
+def _problem(settings: Settings, problem: Unusable) -> Problem:
+    if problem.name in OtlpSettings.model_fields:
+        return exporter_options(settings, "otlp").problem(problem.name, problem.message, problem.hint)
+    return Problem(problem.name, None, None, "", problem.message, problem.hint)
+
+
+def _wanted(settings: Settings) -> Wanted:
+    options = exporter_options(settings, "otlp").read(OtlpSettings)
+    return Wanted(
         endpoint=options.endpoint,
         protocol=options.protocol,
         headers={name: value.reveal() for name, value in options.headers.items()},
@@ -56,16 +87,6 @@ def otlp(
         join=settings.traceparent == "join",
         told_in=Path(settings.store.path) / TOLD_FILE,
     )
-    try:
-        return exporters.otlp(wanted, live, warn, environ)
-    except Unusable as problem:
-        if ("exporters", "otlp") in settings.source.options:
-            warn(f"no traces are exported: {problem}")
-            return None
-        if problem.name in OtlpSettings.model_fields:
-            raise ConfigError((told.problem(problem.name, problem.message, problem.hint),)) from None
-        found = Problem(problem.name, None, None, "", problem.message, problem.hint)
-        raise ConfigError((found,)) from None
 
 
 def trace_url(settings: Settings, turn: str) -> str | None:

@@ -289,6 +289,25 @@ def test_check_lists_every_problem_with_its_line(data: Path, tmp_path: Path) -> 
     assert looptap(data, "check", "--config", str(config))[0] == 0
 
 
+def test_check_tells_wrong_variables_of_the_traces_beside_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "many")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization s3cret")
+    config = tmp_path / "looptap.yaml"
+    config.write_text("mode: obey\nexporters: {otlp: {}}\n")
+    told = CliRunner().invoke(cli, ["--config", str(config), "check"])
+    assert told.exit_code == 2
+    assert "s3cret" not in told.output
+    for part in ("OTEL_BSP_MAX_QUEUE_SIZE: must be a number", "OTEL_EXPORTER_OTLP_HEADERS: entry 1", "1:7"):
+        assert part in told.stderr
+    config.write_text("mode: observe\n")
+    assert CliRunner().invoke(cli, ["--config", str(config), "check"]).stderr == ""  # nobody wants traces
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+    told = CliRunner().invoke(cli, ["--config", str(config), "check"])  # they may be meant for the agent
+    assert (told.exit_code, told.stderr.count("no traces are exported: OTEL_")) == (0, 2)
+
+
 def test_schema_is_a_json_schema() -> None:
     schema = json.loads(CliRunner().invoke(cli, ["schema"]).stdout)
     assert "budgets" in schema["properties"]

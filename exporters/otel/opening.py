@@ -1,17 +1,16 @@
 """Puts the exporter together: settings and variables in, a running one out."""
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 
 from exporters.otel.content import Lens
 from exporters.otel.exporter import Driver, OtelExporter, Way
-from exporters.otel.link import Link, read_link, resource
+from exporters.otel.link import Link, read_link, resource, try_link
 from exporters.otel.metrics import Figures, Metrics, interval_s
 from exporters.otel.names import Dress
 from exporters.otel.sending import Bounds
 from exporters.otel.steps import Style
-from exporters.otel.wanted import Wanted
+from exporters.otel.wanted import Unusable, Wanted
 
 
 def open_exporter(
@@ -61,11 +60,28 @@ def open_exporter(
     )
 
 
+def what_is_wrong(
+    wanted: Wanted, driver: Callable[[str], Driver], environ: Mapping[str, str]
+) -> list[Unusable]:
+    """Every option and variable that keeps the exporter from being put together. Connects to nobody."""
+    link, found = try_link(
+        wanted.endpoint, wanted.protocol, wanted.headers, wanted.service_name, wanted.signals, environ
+    )
+    try:
+        for protocol in sorted({door.protocol for door in link.doors.values()}):
+            driver(protocol)
+    except Unusable as problem:
+        found.append(problem)
+    try:
+        if "metrics" in link.doors:
+            interval_s(environ)
+    except Unusable as problem:
+        found.append(problem)
+    return found
+
+
 def _way(link: Link, driver: Callable[[str], Driver]) -> Way:
-    """The SDK's own exporters. What they log goes nowhere: each trouble is said once, by us."""
-    quiet = logging.getLogger("opentelemetry")
-    quiet.addHandler(logging.NullHandler())
-    quiet.propagate = False
+    """The SDK's own exporters."""
     traces, logs = link.doors.get("traces"), link.doors.get("logs")
     return Way(
         spans=driver(traces.protocol).spans(traces) if traces is not None else None,

@@ -7,17 +7,17 @@ from shlex import quote
 
 from proxy import rulebook
 from proxy.commands.options import Common
-from proxy.config import Overrides, Settings, load, reload
+from proxy.config import Look, Overrides, Settings, load, reload
 
 _NOTHING = Overrides()
 
 
-def settings_of(common: Common, over: Overrides = _NOTHING) -> Settings:
-    """The configuration, with options put over it, and the policies' own options found right.
+def settings_of(common: Common, over: Overrides = _NOTHING, look: Look = rulebook.problems) -> Settings:
+    """The configuration, with options put over it, and the policies' own options (``look``) found right.
 
     Raises ConfigError.
     """
-    return load(common.config, _over(common, over), look=rulebook.problems)
+    return load(common.config, _over(common, over), look=look)
 
 
 def settings_again(common: Common, old: Settings, over: Overrides) -> Settings:

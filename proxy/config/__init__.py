@@ -52,6 +52,7 @@ __all__ = [
     "HoldUsd",
     "JsonlSettings",
     "KeySettings",
+    "Look",
     "Options",
     "OtlpSettings",
     "Overrides",

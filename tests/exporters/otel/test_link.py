@@ -2,8 +2,9 @@
 
 import pytest
 
+import exporters
 from exporters.otel.link import read_link, resource
-from exporters.otel.wanted import Unusable
+from exporters.otel.wanted import Unusable, Wanted
 
 
 def test_without_a_word_it_is_the_usual_place() -> None:
@@ -75,6 +76,34 @@ def test_the_sdk_can_be_switched_off() -> None:
 def test_what_cannot_be_used_is_named(environ: dict[str, str], name: str) -> None:
     with pytest.raises(Unusable, match=name):
         read_link(environ=environ)
+
+
+WRONG = {
+    "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c.example:port/s3cret",
+    "OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=a,authorization: s3cret",
+    "OTEL_EXPORTER_OTLP_LOGS_HEADERS": "authorization=s3cret%0Ax-evil:1",
+    "OTEL_EXPORTER_OTLP_TIMEOUT": "s3cret",
+    "OTEL_EXPORTER_OTLP_COMPRESSION": "zstd",
+    "OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere/s3cret.pem",
+    "OTEL_BSP_MAX_QUEUE_SIZE": "many",
+    "OTEL_TRACES_SAMPLER": "s3cret",
+    "OTEL_RESOURCE_ATTRIBUTES": "a=b,s3cret",
+    "OTEL_METRIC_EXPORT_INTERVAL": "1m",
+}
+
+
+def test_all_that_is_wrong_is_told_at_once_and_none_of_what_it_holds(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    told = exporters.otlp_problems(Wanted(), WRONG)
+    assert sorted(one.name for one in told) == sorted(WRONG)
+    assert "s3cret" not in "".join(map(str, told)) + "".join(capfd.readouterr())
+    assert str(next(one for one in told if one.name == "OTEL_EXPORTER_OTLP_HEADERS")) == (
+        "OTEL_EXPORTER_OTLP_HEADERS: entry 2 cannot be used "
+        "(name=value,name=value; write what else stands in a value as %XX)"
+    )
+    assert exporters.otlp_problems(Wanted(), {"OTEL_SDK_DISABLED": "true", **WRONG}) == []
 
 
 def test_the_queue_may_be_sized() -> None:
