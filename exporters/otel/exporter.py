@@ -22,6 +22,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from exporters.otel.collector import Collector
 from exporters.otel.draft import Draft
 from exporters.otel.events import Happening, decision, log
 from exporters.otel.link import Door, scope
@@ -42,17 +43,17 @@ _BOUNDS = Bounds()
 class Driver(Protocol):
     """``over_http`` or ``over_grpc``."""
 
-    def spans(self, door: Door) -> SpanExporter: ...
-    def logs(self, door: Door) -> LogRecordExporter: ...
-    def metrics(self, door: Door) -> MetricExporter: ...
+    def spans(self, door: Door, collector: Collector) -> SpanExporter: ...
+    def logs(self, door: Door, collector: Collector) -> LogRecordExporter: ...
+    def metrics(self, door: Door, collector: Collector) -> MetricExporter: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """Where each signal leaves, as far as it is on."""
 
-    spans: SpanExporter | None = None
-    logs: LogRecordExporter | None = None
+    spans: tuple[SpanExporter, Collector] | None = None
+    logs: tuple[LogRecordExporter, Collector] | None = None
 
 
 class OtelExporter:
@@ -81,21 +82,25 @@ class OtelExporter:
         self._turns = Turns(style, self._tell, _take_told(told_in), linger_s)
         self._traces: Outlet[ReadableSpan] | None = None
         self._logs: Outlet[ReadableLogRecord] | None = None
-        if (spans := way.spans) is not None:
+        if way.spans is not None:
+            spans, far = way.spans
             self._traces = Outlet(
                 "traces",
                 lambda batch: spans.export(batch) is SpanExportResult.SUCCESS,
                 spans.shutdown,
                 warn,
+                far,
                 fill=self._fill,
                 bounds=bounds,
             )
-        if (logs := way.logs) is not None:
+        if way.logs is not None:
+            logs, far = way.logs
             self._logs = Outlet(
                 "logs",
                 lambda batch: logs.export(batch) is LogRecordExportResult.SUCCESS,
                 logs.shutdown,
                 warn,
+                far,
                 bounds=bounds,
             )
         for outlet in self._outlets():
@@ -142,6 +147,7 @@ class OtelExporter:
         )
         rows = [((n, "queue_full"), t.dropped_full) for n, t in tallies]
         rows += [((n, "refused"), t.dropped_failed) for n, t in tallies]
+        rows += [((n, "rejected"), t.rejected) for n, t in tallies]
         text = "What was lost because the collector is away, slow or refuses."
         yield Reading("otlp_dropped_total", text, rows, ("signal", "reason"))
 

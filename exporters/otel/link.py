@@ -48,6 +48,12 @@ class Door:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = TIMEOUT_S
 
+    @property
+    def address(self) -> str:
+        """Where to, for a line that people read: no path, no credentials."""
+        parts = urlsplit(self.endpoint)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -62,12 +68,6 @@ class Link:
     """Spans, and log records, that may wait (``OTEL_BSP_MAX_QUEUE_SIZE``)."""
     batch: int = _BATCH
     """Of one request (``OTEL_BSP_MAX_EXPORT_BATCH_SIZE``)."""
-
-    @property
-    def address(self) -> str:
-        """Where to, for a line that people read: no path, no credentials."""
-        parts = [urlsplit(door.endpoint) for door in self.doors.values()]
-        return ", ".join(dict.fromkeys(f"{one.scheme}://{one.netloc.rpartition('@')[2]}" for one in parts))
 
 
 def read_link(

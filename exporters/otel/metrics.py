@@ -24,6 +24,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 
 from exporters.otel.calls import Calls, unit_of
+from exporters.otel.collector import Collector
 from exporters.otel.link import scope
 from exporters.otel.sending import Bounds, Outlet
 from exporters.otel.wanted import Unusable
@@ -58,6 +59,7 @@ class Metrics:
     def __init__(
         self,
         sender: MetricExporter,
+        collector: Collector,
         who: Resource,
         live: Figures,
         *,
@@ -78,6 +80,7 @@ class Metrics:
             lambda batch: all(sender.export(one) is MetricExportResult.SUCCESS for one in batch),
             sender.shutdown,
             warn,
+            collector,
             bounds=_BOUNDS,
         )
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 
+from exporters.otel.collector import Collector
 from exporters.otel.content import Lens
 from exporters.otel.exporter import Driver, OtelExporter, Way
 from exporters.otel.link import Link, read_link, resource, try_link
@@ -26,20 +27,19 @@ def open_exporter(
     )
     way = _way(link, driver)
 
-    def said(text: str) -> None:
-        warn(f"{text} (at {link.address})")
-
     who = resource(link)
     metrics = None
     if (door := link.doors.get("metrics")) is not None:
+        far = Collector("metrics", door.address)
         metrics = Metrics(
-            driver(door.protocol).metrics(door),
+            driver(door.protocol).metrics(door, far),
+            far,
             who,
             live,
             compat=wanted.compat,
             every_s=interval_s(environ),
             clock=time.time_ns,
-            warn=said,
+            warn=warn,
         )
     if way.spans is None and way.logs is None and metrics is None:
         return None
@@ -55,7 +55,7 @@ def open_exporter(
         who,
         metrics=metrics,
         told_in=wanted.told_in,
-        warn=said,
+        warn=warn,
         bounds=Bounds(link.most, batch=link.batch),
     )
 
@@ -82,8 +82,11 @@ def what_is_wrong(
 
 def _way(link: Link, driver: Callable[[str], Driver]) -> Way:
     """The SDK's own exporters."""
-    traces, logs = link.doors.get("traces"), link.doors.get("logs")
-    return Way(
-        spans=driver(traces.protocol).spans(traces) if traces is not None else None,
-        logs=driver(logs.protocol).logs(logs) if logs is not None else None,
-    )
+    spans = logs = None
+    if (door := link.doors.get("traces")) is not None:
+        far = Collector("traces", door.address)
+        spans = driver(door.protocol).spans(door, far), far
+    if (door := link.doors.get("logs")) is not None:
+        far = Collector("logs", door.address)
+        logs = driver(door.protocol).logs(door, far), far
+    return Way(spans, logs)

@@ -2,7 +2,8 @@
 
 Whoever puts in never waits. When the queue is full the oldest go, and are counted. A batch that the
 collector does not take is lost and counted, too; then there is a pause, so that a dead collector costs
-one try now and then. ``close`` sends what is left within its deadline.
+one try now and then. What it rejects of a batch that it takes is counted and told once. ``close`` sends
+what is left within its deadline.
 """
 
 import threading
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -38,6 +39,24 @@ class Tally:
     dropped_full: int
     dropped_failed: int
     queued: int
+    rejected: int
+    """Of what was taken: spans, log records, data points."""
+
+
+class Receiver(Protocol):
+    """Who takes what is sent."""
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    def said(self) -> tuple[int, str]:
+        """How much it rejected of the batch that it just took, and what it says of that."""
+        ...
+
+
+_PARTS = {"traces": "spans", "logs": "log records", "metrics": "data points"}
 
 
 class Outlet(Generic[T]):
@@ -49,6 +68,7 @@ class Outlet(Generic[T]):
         send: Callable[[Sequence[T]], bool],
         stop: Callable[[], None],
         warn: Callable[[str], None],
+        receiver: Receiver,
         *,
         fill: Callable[[], None] = lambda: None,
         bounds: Bounds,
@@ -58,6 +78,7 @@ class Outlet(Generic[T]):
         self._send = send
         self._stop = stop
         self._warn = warn
+        self._receiver = receiver
         self._fill = fill
         self._bounds = bounds
         self._pauses_s = tuple(pauses_s)
@@ -69,8 +90,8 @@ class Outlet(Generic[T]):
         self._deadline = 0.0
         self._failures = 0
         self._next_try = 0.0
-        self._away = False
-        self._sent = self._full = self._failed = 0
+        self._away = self._told_rejected = False
+        self._sent = self._full = self._failed = self._rejected = 0
         self._done: Future[None] = Future()
         self._done.set_running_or_notify_cancel()  # who stops waiting for it must not cancel it
         self._thread = threading.Thread(target=self._run, name=f"looptap-otlp-{signal}", daemon=True)
@@ -108,7 +129,7 @@ class Outlet(Generic[T]):
     def tally(self) -> Tally:
         """Counters."""
         with self._lock:
-            return Tally(self._sent, self._full, self._failed, len(self._queue))
+            return Tally(self._sent, self._full, self._failed, len(self._queue), self._rejected)
 
     # -- the thread
 
@@ -146,11 +167,11 @@ class Outlet(Generic[T]):
         except Exception:  # noqa: BLE001 - a library's bug costs this batch, not the thread
             taken = False
         if taken:
-            self._sent += len(batch)
+            self._book(len(batch))
             self._failures = 0
             if self._away:
                 self._away = False
-                self._warn(f"the collector takes {self.signal} again")
+                self._say(f"the collector takes {self.signal} again")
             return True
         self._lost(len(batch))
         pause = self._pauses_s[min(self._failures, len(self._pauses_s) - 1)]
@@ -158,11 +179,27 @@ class Outlet(Generic[T]):
         self._next_try = time.monotonic() + pause
         if not self._away:
             self._away = True
-            self._warn(
+            self._say(
                 f"the collector does not take {self.signal}: what it refuses, and what does not fit into "
                 "memory meanwhile, is lost and counted; trying again now and then"
             )
         return False
+
+    def _book(self, count: int) -> None:
+        """A batch was taken, if not all of it."""
+        rejected, words = self._receiver.said()
+        with self._lock:
+            self._sent += max(0, count - rejected)
+            self._rejected += rejected
+        if (rejected or words) and not self._told_rejected:
+            self._told_rejected = True
+            what = f"rejected {rejected} {_PARTS[self.signal]}" if rejected else f"took {self.signal}"
+            self._say(
+                f"the collector {what} and says: {words or 'nothing'}; what it rejects is lost and counted"
+            )
+
+    def _say(self, text: str) -> None:
+        self._warn(f"{text} (at {self._receiver.address})")
 
     def _lost(self, count: int) -> None:
         with self._lock:

@@ -51,11 +51,13 @@ def test_the_settings_win_over_variables() -> None:
 
 
 def test_people_read_where_to_without_credentials() -> None:
-    environ = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://logs.example/in"}
-    link = read_link("http://me:secret@c.example:4318/otlp", environ=environ)
-    assert link.address == "http://c.example:4318"  # one word for all that goes there
-    link = read_link(None, environ=environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c.example:4318"})
-    assert link.address == "http://c.example:4318, http://logs.example"
+    doors = read_link(
+        "http://me:secret@c.example:4318/otlp?key=secret",
+        environ={"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://logs.example/in?key=secret"},
+    ).doors
+    assert {door.address for door in doors.values()} == {"http://c.example:4318"}
+    own = read_link(environ={"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://logs.example/in?key=secret"}).doors
+    assert own["logs"].address == "http://logs.example"
 
 
 def test_the_sdk_can_be_switched_off() -> None:

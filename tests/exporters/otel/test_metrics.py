@@ -15,6 +15,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 
 from exporters.otel.calls import MAX_ERRORS, MAX_MODELS
+from exporters.otel.collector import Collector
 from exporters.otel.metrics import Metrics, interval_s
 from exporters.otel.wanted import Unusable
 from proxy.model import Record
@@ -49,6 +50,7 @@ class Sender(MetricExporter):
 def made(*, compat: bool = True) -> Metrics:
     return Metrics(
         Sender(),
+        Collector("metrics", "http://c.example"),
         Resource({}),
         lambda: LIVE,
         compat=compat,

@@ -19,7 +19,12 @@ class Gate:
         self.entered = threading.Semaphore(0)
         self.batches: list[list[int]] = []
         self.stopped = 0
-        self.said: list[str] = []
+        self.told: list[str] = []
+        self.address = "http://c.example"
+        self.rejects: tuple[int, str] = (0, "")
+
+    def said(self) -> tuple[int, str]:
+        return self.rejects
 
     def send(self, batch: Sequence[int]) -> bool:
         self.batches.append(list(batch))
@@ -32,7 +37,9 @@ class Gate:
         self.open.set()
 
     def outlet(self, bounds: Bounds, pauses_s: Sequence[float] = (0.0,)) -> Outlet[int]:
-        made = Outlet("traces", self.send, self.stop, self.said.append, bounds=bounds, pauses_s=pauses_s)
+        made = Outlet(
+            "traces", self.send, self.stop, self.told.append, self, bounds=bounds, pauses_s=pauses_s
+        )
         made.start()
         return made
 
@@ -55,7 +62,7 @@ def test_all_of_it_is_sent_in_batches_and_in_order() -> None:
     outlet.close(PATIENCE_S).result(PATIENCE_S)
     assert [number for batch in gate.batches for number in batch] == list(range(95))
     assert max(map(len, gate.batches)) == 10
-    assert (outlet.tally().sent, outlet.tally().queued, gate.stopped, gate.said) == (95, 0, 1, [])
+    assert (outlet.tally().sent, outlet.tally().queued, gate.stopped, gate.told) == (95, 0, 1, [])
 
 
 def test_a_slow_collector_costs_the_oldest_and_no_more_memory_than_allowed() -> None:
@@ -98,9 +105,24 @@ def test_a_refusing_collector_is_said_once_counted_and_tried_again() -> None:
     outlet.put(3, 1)
     until(lambda: outlet.tally().sent == 1)
     outlet.close(PATIENCE_S).result(PATIENCE_S)
-    assert [line.split(":")[0] for line in gate.said] == [
+    assert [line.partition(" (")[0].partition(":")[0] for line in gate.told] == [
         "the collector does not take traces",
         "the collector takes traces again",
+    ]
+
+
+def test_what_is_rejected_of_a_batch_that_is_taken_is_counted_and_told_once() -> None:
+    gate = Gate()
+    gate.rejects = (3, "span too old")
+    outlet = gate.outlet(Bounds(batch=10))
+    for number in range(20):
+        outlet.put(number, 1)
+    outlet.close(PATIENCE_S).result(PATIENCE_S)
+    tally = outlet.tally()
+    assert (tally.sent, tally.rejected, tally.dropped_failed) == (14, 6, 0)
+    assert gate.told == [
+        "the collector rejected 3 spans and says: span too old; what it rejects is lost and counted "
+        "(at http://c.example)"
     ]
 
 
@@ -142,7 +164,7 @@ def test_an_exporter_that_raises_costs_its_batch_and_not_the_thread() -> None:
         return True
 
     outlet = Outlet(
-        "logs", send, gate.stop, gate.said.append, bounds=Bounds(batch=1, tick_s=0.001), pauses_s=(0.0,)
+        "logs", send, gate.stop, gate.told.append, gate, bounds=Bounds(batch=1, tick_s=0.001), pauses_s=(0.0,)
     )
     outlet.start()
     outlet.put(1, 1)
