@@ -150,10 +150,10 @@ class _Parts:
         store = settings.store
         keep = Keep(age_ns=store.keep.ns, max_bytes=int(store.max_size))
         self.data_dir = Path(store.path)
-        writer = RecordWriter(self.data_dir, keep=keep, warn=warn)
-        self.outbox = Outbox(writer, self._exporters(), limits=Limits(), warn=warn)
-        writer.rest = self.outbox.rest
-        self.threads = SqliteThreads(self.data_dir, self.outbox)
+        self.writer = RecordWriter(self.data_dir, keep=keep, warn=warn)
+        self.outbox = Outbox(self.writer, self._exporters(), limits=Limits(), warn=warn)
+        self.writer.rest = self.outbox.rest
+        self.threads = SqliteThreads(self.data_dir, self.outbox, warn)
         self.core = self._core()
         self.shared = shared_threads(_shared_at(settings), int(store.keep.seconds))
         self.commons = Commons(self.shared, self.core, warn) if self.shared is not None else None
@@ -358,6 +358,7 @@ class _Parts:
         yield from vitals.of_the_wire(self.server.counters, self.core.unmodelled)
         yield from self.server.shell.timings.spreads()
         yield from vitals.of_the_outbox(self.outbox.readings())
+        yield from vitals.of_the_record(self.writer.lost_answers)
         yield from self.treasury.readings()
         if self.otlp is not None:
             yield from self.otlp.readings()

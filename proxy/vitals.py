@@ -46,6 +46,12 @@ def of_the_outbox(box: Readings) -> Iterable[Reading]:
     yield from _lanes(box)
 
 
+def of_the_record(lost_answers: int) -> Iterable[Reading]:
+    """What the record could not take up."""
+    text = "Answers that were not recorded, since their request is not in the record."
+    yield _one("record_lost_answers_total", text, lost_answers)
+
+
 def _lanes(box: Readings) -> Iterable[Reading]:
     columns: tuple[tuple[str, str, str], ...] = (
         ("export_queued", "Records on their way to an exporter.", "queued"),

@@ -64,7 +64,7 @@ class RecordWriter:
     ) -> None:
         self.data_dir = data_dir
         self.lost_answers = 0
-        """Answers whose request never reached the record."""
+        """Answers whose request is not in the record: it never reached it, or has left it."""
         self.rest: Callable[[], None] = lambda: None
         """Called every now and then in the middle of a batch: others may want the processor."""
         self._keep = keep
@@ -104,10 +104,20 @@ class RecordWriter:
         self._open.update(work.opened)
         for exchange in work.answered:
             self._open.pop(exchange, None)
+        if work.lost:
+            self._lose(work.lost)
         while len(self._open) > _OPEN_KEPT:
             del self._open[next(iter(self._open))]
         if len(self._names) > _NAMES_KEPT:
             self._names.clear()
+
+    def _lose(self, answers: int) -> None:
+        if not self.lost_answers:
+            self._warn(
+                "an answer was not recorded, since its request is not in the record any more or never was; "
+                "how many more is counted (looptap_record_lost_answers_total)"
+            )
+        self.lost_answers += answers
 
     def tidy(self) -> bool:
         """One slice of retention, if it is time; True where the next may follow at once."""
@@ -225,6 +235,8 @@ class _Batch:
         self._ends: list[tuple[Any, ...]] = []
         self.opened: dict[str, int] = {}
         self.answered: list[str] = []
+        self.lost = 0
+        """Answers without a request."""
 
     def recall(self, batch: Sequence[Entry]) -> None:
         """Look up, all at once, the ids of a batch that are not at hand; what is not found is new."""
@@ -346,7 +358,7 @@ class _Batch:
         row = self._starts.get(end.exchange)
         no = row[0] if row is not None else self._writer._open.get(end.exchange)
         if no is None:
-            self._writer.lost_answers += 1
+            self.lost += 1
             return
         body: int | None = None
         if end.body is not None:

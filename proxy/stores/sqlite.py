@@ -2,26 +2,29 @@
 
 Writing goes through the outbox, in the same transactions as the events (a head is put after every
 exchange: a transaction of its own would cost more than the exchange). Reading opens the file
-read-only in a worker thread. Where nothing can be read there are no heads: a tracker without a
-past is a tracker with ``partial`` threads, not an error.
+read-only in a worker thread. Where nothing can be read there are no heads, which is told once: a
+tracker without a past is a tracker with ``partial`` threads, not an error.
 """
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from proxy.outbox import Outbox
 from proxy.record import Reader, RecordDamaged, RecordMissing
+from proxy.record.schema import FILE
 
 
 class SqliteThreads:
     """A thread store beside the record, for one machine."""
 
-    def __init__(self, data_dir: Path, outbox: Outbox) -> None:
-        self.failures = 0
-        """Pulls that found the file unreadable."""
+    def __init__(
+        self, data_dir: Path, outbox: Outbox, warn: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self._warn = warn
+        self._told = False
         self._data_dir = data_dir
         self._outbox = outbox
 
@@ -46,8 +49,14 @@ class SqliteThreads:
         try:
             with Reader(self._data_dir) as reader:
                 return reader.heads(keys)
-        except (RecordDamaged, sqlite3.Error):
-            self.failures += 1
+        except (RecordDamaged, sqlite3.Error) as error:
+            if not self._told:
+                self._told = True
+                why = type(error).__name__ if isinstance(error, sqlite3.Error) else "it is damaged"
+                self._warn(
+                    f"what was known of threads cannot be read ({self._data_dir / FILE}: {why}); "
+                    "those that go on begin in their middle"
+                )
             return []
         except RecordMissing:
             return []

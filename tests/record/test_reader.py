@@ -242,10 +242,13 @@ def test_arrival_decides_not_the_order_of_writing(tmp_path: Path) -> None:
 
 
 def test_an_answer_without_its_request_is_counted_and_leaves_nothing(tmp_path: Path) -> None:
-    writer = RecordWriter(tmp_path)
-    writer.write([end(5, b"x" * 100)])
+    told: list[str] = []
+    writer = RecordWriter(tmp_path, warn=told.append)
+    for number in (5, 6):
+        writer.write([end(number, b"x" * 100)])
     writer.close()
-    assert writer.lost_answers == 1
+    assert writer.lost_answers == 2
+    assert ["an answer was not recorded" in line for line in told] == [True]
     connection = sqlite3.connect(tmp_path / FILE)
     assert connection.execute("SELECT count(*) FROM bodies").fetchone() == (0,)
     connection.close()
