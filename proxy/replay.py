@@ -69,6 +69,9 @@ _STEP_NS = 1_000_000
 """Between two lines without times: enough to tell their order, too little to mean anything."""
 _START_NS = 1_700_000_000_000_000_000
 """When a file without times begins: any fixed moment, so that its events are the same every time."""
+_SET_BACK_NS = 1_000_000_000
+"""An exchange that ends so long before it began has seen the clock set back; less is a clock that is kept
+right."""
 _WAITING = 1_024
 """Exchanges that may be under way at once; the file of a busy proxy stays readable in one pass."""
 
@@ -142,6 +145,10 @@ class Replay:
         self._seed = b""
         self._number = 0
         self._closing: list[tuple[int, int, Opened, Line]] = []
+        self._across: list[tuple[int, int, Opened, Line]] = []
+        """Those that end after the clock will have been set back."""
+        self._newest_ns = 0
+        """The newest arrival since the clock was set back."""
         self._now_ns = 0
         if chain is not None:
             chain.on_fault = self._fault
@@ -164,7 +171,9 @@ class Replay:
                 self._open(line)
                 if self._on_progress is not None:
                     self._on_progress(line.exchange.number + 1)
+            self._set_back()
             self._close_until(None)
+            self._newest_ns = 0
 
     def tree(self) -> dict[str, Any]:
         """The object of ``looptap replay --json``."""
@@ -185,6 +194,7 @@ class Replay:
 
     def _open(self, line: Line) -> None:
         exchange, core = line.exchange, self.core
+        self._notice_clock(line)
         self._close_until(exchange.arrived_ns)
         self._now_ns = max(self._now_ns, exchange.arrived_ns)
         assert exchange.upstream is not None
@@ -199,9 +209,28 @@ class Replay:
         if line.ended_ns is None:
             self._close(opened, line, self._now_ns)
             return
-        heapq.heappush(self._closing, (line.ended_ns, exchange.number, opened, line))
+        entry = (line.ended_ns, exchange.number, opened, line)
+        if line.ended_ns < exchange.arrived_ns - _SET_BACK_NS:
+            self._across.append(entry)
+        else:
+            heapq.heappush(self._closing, entry)
         while len(self._closing) > _WAITING:
             self._close_next()
+
+    def _notice_clock(self, line: Line) -> None:
+        """Lines stand as they were opened. Where one ends before another has come that stands above it, the
+        clock was set back meanwhile: what had ended by the old one has ended."""
+        arrived, ended = line.exchange.arrived_ns, line.ended_ns
+        if ended is not None and arrived <= ended < self._newest_ns - _SET_BACK_NS:
+            self._set_back()
+            self._newest_ns = arrived
+        self._newest_ns = max(self._newest_ns, arrived)
+
+    def _set_back(self) -> None:
+        self._close_until(None)
+        for entry in self._across:
+            heapq.heappush(self._closing, entry)
+        self._across.clear()
 
     def _close_until(self, time_ns: int | None) -> None:
         while self._closing and (time_ns is None or self._closing[0][0] <= time_ns):

@@ -266,6 +266,23 @@ def test_overlapping_exchanges_overlap(tmp_path: Path) -> None:
     assert drawn(tree) == [["main: 0"], ["main: 1 | 2"]]
 
 
+@pytest.mark.parametrize(
+    "times",
+    [
+        [(1000, 1005), (1006, 1010), (1011, 1012)],
+        [(1000, 1005), (500, 504), (505, 506)],  # set back between two
+        [(1000, 502), (503, 507), (508, 509)],  # set back under the first
+        [(1000, 1005), (1006, 9), (10, 11)],  # and under the second
+        [(1000, 1005), (500, 504), (100, 101)],  # set back twice
+    ],
+    ids=["even", "between", "under", "later", "twice"],
+)
+def test_a_clock_set_back_changes_no_tree(tmp_path: Path, times: list[tuple[int, int]]) -> None:
+    lines = [line(status=500, response_body="", t=t, t_end=t_end) for t, t_end in times]
+    tree, problems = run([log(tmp_path, *lines)])
+    assert (drawn(tree), problems) == ([["main: 0+1+2 …"]], [])
+
+
 def test_what_the_proxy_had_set_decides_in_its_replay_too(tmp_path: Path) -> None:
     body = {"model": "claude-x", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
     asked = gzip.compress(orjson.dumps({**body, "metadata": {"note": "x" * 5_000}}))

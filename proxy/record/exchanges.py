@@ -1,6 +1,6 @@
-"""Exchanges as they lie in the record: a row each, header fields packed into one value."""
+"""Exchanges as they lie in the record: a row each, header fields packed into one value; and their order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -35,6 +35,28 @@ class StoredExchange:
     response_headers: list[tuple[bytes, bytes]]
     inserted: tuple[tuple[int, int], ...] = ()
     """Offsets and lengths of what is ours in the decoded request body, which is what the model saw."""
+
+
+_AT_ONCE = 512
+"""Exchanges that may have come between one's opening and its being recorded."""
+
+
+def in_order(rows: Iterable[tuple[int, int, int]]) -> list[int]:
+    """Rows (their number, the exchange's number in its process, its arrival) as they were opened.
+
+    They come as they were recorded, which is later for those that had to wait: such a one is brought
+    before those of a higher number that arrived after it. No clock alone decides, since it may be set back.
+    """
+    found: list[tuple[int, int, int]] = []
+    for row in rows:
+        _, number, time_ns = row
+        at = len(found)
+        while (
+            at and len(found) - at <= _AT_ONCE and found[at - 1][1] > number and found[at - 1][2] >= time_ns
+        ):
+            at -= 1
+        found.insert(at if len(found) - at <= _AT_ONCE else len(found), row)
+    return [no for no, _, _ in found]
 
 
 def pack_headers(headers: Sequence[tuple[bytes, bytes]]) -> bytes:

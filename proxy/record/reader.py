@@ -19,7 +19,7 @@ from proxy.record import heads, schema
 from proxy.record.bodies import Bodies, BodyDamaged
 from proxy.record.events import MAX_RUN, Told, event_json, kinds_mask
 from proxy.record.events import rows as stored
-from proxy.record.exchanges import StoredExchange, unpack_headers
+from proxy.record.exchanges import StoredExchange, in_order, unpack_headers
 from proxy.record.lists import Lists, labels_of
 from proxy.record.names import Names
 
@@ -269,10 +269,10 @@ class Reader:
         turn: str | None = None,
         step: str | None = None,
     ) -> Iterator[StoredExchange]:
-        """Exchanges in order of arrival; without a filter all, those that are no model calls too."""
+        """Exchanges as they were opened; without a filter all, those that are no model calls too."""
         with self._lock:
             query, values = self._exchange_query(session, thread, turn, step)
-            numbers = [no for (no,) in self._connection.execute(query, values)]
+            numbers = in_order(self._connection.execute(query, values))
         for no in numbers:
             with self._lock:
                 row = self._connection.execute("SELECT * FROM exchanges WHERE no = ?", (no,)).fetchone()
@@ -342,7 +342,8 @@ class Reader:
         if owner is not None:
             where.append("turn IN (SELECT no FROM turns WHERE session = ?)")
             values.append(self._names.no(owner))
-        return f"SELECT no FROM exchanges WHERE {' AND '.join(where)} ORDER BY time_ns, no", tuple(values)
+        columns = "no, number, time_ns"
+        return f"SELECT {columns} FROM exchanges WHERE {' AND '.join(where)} ORDER BY no", tuple(values)
 
     def _stored(self, row: tuple[Any, ...]) -> StoredExchange:
         values = list(row[1:])

@@ -9,6 +9,7 @@ import pytest
 from proxy.model import Record
 from proxy.record import Ambiguous, NotRecorded, Reader, RecordWriter, seconds
 from proxy.record.events import MAX_RUN, TYPES, decode, encode, kinds_mask
+from proxy.record.exchanges import in_order
 from proxy.record.schema import FILE, open_writer
 from tests.record.kit import SECOND, T, end, event, start, whole_turn, xid
 
@@ -239,6 +240,29 @@ def test_arrival_decides_not_the_order_of_writing(tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
         assert [e.number for e in reader.exchanges(session="ses_a")] == [1, 2]
         assert reader.exchange(xid(2)).response_headers == []
+
+
+def test_exchanges_stand_as_they_were_opened_whatever_the_clock_says(tmp_path: Path) -> None:
+    def stood(*rows: tuple[int, int]) -> list[int]:
+        return [rows[no][0] for no in in_order((at, *row) for at, row in enumerate(rows))]
+
+    assert stood((0, 10), (2, 30), (1, 20), (3, 40)) == [0, 1, 2, 3]  # it waited before it was recorded
+    assert stood((0, 10), (2, 12), (1, 11), (3, 5), (5, 7), (4, 6)) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]  # the clock was set back
+    assert stood((0, 10), (1, 20), (0, 30), (1, 40)) == [0, 1, 0, 1]  # another process
+    many = [(n, n) for n in range(1_000, 2_000)]
+    assert stood(*many, (0, 5)) == [n for n, _ in many] + [0]  # another process, and the clock was set back
+    writer = RecordWriter(tmp_path)
+    writer.write([event("turn/start"), start(1, b"a", time_ns=T + 9), start(2, b"b", time_ns=T + 4)])
+    writer.close()
+    with Reader(tmp_path) as reader:
+        assert [e.number for e in reader.exchanges()] == [1, 2]
 
 
 def test_an_answer_without_its_request_is_counted_and_leaves_nothing(tmp_path: Path) -> None:
