@@ -286,9 +286,9 @@ def _take_out(error: ValidationError, wording: Wording, source: Source) -> list[
     problems: list[Problem] = []
     found: set[KeyPath] = set()
     for detail in error.errors(include_url=False):
-        path = source.original(wording.path(detail))
-        missing = detail["type"] == "missing"
-        if not (missing and path in source.faulty):  # else it was there, wrong, and has been told
+        place = wording.path(detail)
+        path, missing = source.original(place), detail["type"] == "missing"
+        if not (missing and source.is_told(place)):
             problems.append(wording.problem(detail))
         found.add(path[:-1] if missing else path)
     source.faulty |= found

@@ -39,8 +39,13 @@ class Names:
     upstreams: frozenset[str]
     teams: frozenset[str]
     keys: frozenset[str]
-    all_keys: bool
-    """Whether each key's name is known: none waits for a variable that is not set."""
+    partly: frozenset[str]
+    """Of which of these not each name is known: one waits for a variable that is not set, or stands where
+    this version does not read it."""
+
+    def is_stranger(self, section: str, name: str) -> bool:
+        """Whether nobody there is called so."""
+        return name not in getattr(self, section) and section not in self.partly
 
     @classmethod
     def of(cls, source: Source) -> "Names":
@@ -52,14 +57,24 @@ class Names:
             return found if isinstance(found, dict) else {}
 
         entries = values.get("keys")
-        unset = source.faulty & source.templates.keys()
+        unset = {path for path in source.faulty & source.templates.keys() if path[-1] == "name"}
+        unread = source.lacking | {path for path in source.faulty if _value_at(values, path) is None}
+        nameless = {str(path[0]) for path in unset if path[0] == "keys"}
+        nameless |= {str(path[0]) for path in unread if len(path) == 1 or (path and path[0] == "keys")}
         named = [e.get("name") for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
         return cls(
             upstreams=frozenset({*BUILT_IN, *mapping("upstreams")}),
             teams=frozenset({"default", *mapping("teams")}),
             keys=frozenset({UNNAMED, *(name for name in named if isinstance(name, str))}),
-            all_keys=not any(path[0] == "keys" and path[-1] == "name" for path in unset),
+            partly=frozenset({"upstreams", "teams", "keys"} if () in source.lacking else nameless),
         )
+
+
+def _value_at(values: Any, path: KeyPath) -> Any:
+    for part in path:
+        inside = isinstance(values, list) and isinstance(part, int) and part < len(values)
+        values = values[part] if inside else values.get(part) if isinstance(values, dict) else None
+    return values
 
 
 def check(settings: Settings, source: Source) -> Iterator[Problem]:
@@ -133,7 +148,7 @@ def _upstreams(settings: Settings, source: Source, names: Names) -> Iterator[Pro
         if upstream.ca_file is not None and not _readable(upstream.ca_file):
             yield source.problem((*path, "ca_file"), "there is no such file, or it may not be read")
     default = settings.default_upstream
-    if default is not None and default not in names.upstreams:
+    if default is not None and names.is_stranger("upstreams", default):
         yield source.problem(
             ("default_upstream",), f"no upstream is called {show(default)}", _which(default, names.upstreams)
         )
@@ -159,7 +174,7 @@ def _which(word: str, known: Collection[str]) -> str:
 
 
 def _price_upstream(source: Source, path: KeyPath, name: str | None, names: Names) -> Iterator[Problem]:
-    if name is not None and name not in names.upstreams:
+    if name is not None and names.is_stranger("upstreams", name):
         yield source.problem(path, f"no upstream is called {show(name)}", _which(name, names.upstreams))
 
 
@@ -249,21 +264,19 @@ def _shares(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[P
 
 
 def _match(budget: BudgetSettings, source: Source, path: KeyPath, names: Names) -> Iterator[Problem]:
-    for field, known, what in (("upstream", names.upstreams, "upstream"), ("key", names.keys, "key")):
+    for field, known in (("upstream", names.upstreams), ("key", names.keys)):
         wanted: tuple[str, ...] = getattr(budget.match, field)
         for position, name in enumerate(wanted):
-            if field == "key" and not names.all_keys:
-                continue  # it may be the one whose name is unknown
-            if name not in known and not any(char in name for char in "*?["):
+            if names.is_stranger(f"{field}s", name) and not any(char in name for char in "*?["):
                 place = (*path, "match", field, position)
-                yield source.problem(place, f"no {what} is called {show(name)}", _which(name, known))
+                yield source.problem(place, f"no {field} is called {show(name)}", _which(name, known))
 
 
 def _keys(settings: Settings, source: Source, names: Names) -> Iterator[Problem]:
     hashes: dict[str, int] = {}
     seen: dict[str, int] = {}
     for index, key in enumerate(settings.keys):
-        if key.team not in names.teams:
+        if names.is_stranger("teams", key.team):
             hint = f"{meant(key.team, names.teams)} add it under teams: {{{key.team}: {{org: …}}}}".strip()
             yield source.problem(("keys", index, "team"), f"no team is called {show(key.team)}", hint)
         for field, table in (("sha256", hashes), ("name", seen)):

@@ -31,6 +31,8 @@ _CONSTANTS: Mapping[str, bool | None] = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
 }  # fmt: skip
+_UNKNOWN = "!unknown"
+"""The tag of a node of which nobody knows what it would say: it stands for an alias, or had a tag."""
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _REFERENCE = re.compile(r"\$\{[^{}\n]*\}")
 _MARKS = "{}[]:,#&*!|>'\"%@`?- "
@@ -104,6 +106,8 @@ class Source:
     """What is wrong with the file itself; the entries that it leaves unknown are faulty."""
     faulty: set[KeyPath] = field(default_factory=set)
     """Entries to take out so that the rest can be checked: wrong, or unknown (a variable that is not set)."""
+    lacking: set[KeyPath] = field(default_factory=set)
+    """Mappings with further entries that nobody knows: what they seem to miss is no mistake of their own."""
     kept: dict[KeyPath, list[int]] = field(default_factory=dict)
     """Lists that faulty items were taken out of: the file's indexes of those that stayed."""
 
@@ -132,9 +136,15 @@ class Source:
         return tuple(place)
 
     def is_whole(self, path: KeyPath) -> bool:
-        """Whether nothing was taken out below ``path``."""
+        """Whether nothing was taken out below ``path``, and nothing unknown stands there or around it."""
         path = self.original(path)
-        return not any(gone[: len(path)] == path for gone in self.faulty)
+        lacks = any(some[: len(path)] == path or path[: len(some)] == some for some in self.lacking)
+        return not lacks and not any(gone[: len(path)] == path for gone in self.faulty)
+
+    def is_told(self, path: KeyPath) -> bool:
+        """Whether a key that is missing there is one that was wrong, or that may be among unknown ones."""
+        path = self.original(path)
+        return path in self.faulty or path[:-1] in self.lacking
 
     def problem(self, path: KeyPath, message: str, hint: str = "", *, at_key: bool = False) -> Problem:
         """A problem with the entry at ``path``, placed as exactly as is known."""
@@ -185,10 +195,9 @@ def read_file(path: Path, environ: Mapping[str, str] = os.environ) -> Source:
     """Read, parse and fill in; its ``problems`` tell what could not be. Raises ConfigError if nothing can."""
     text = _read_text(path)
     source = Source(file=str(path))
-    problems: list[Problem] = []
-    root = _compose(text, str(path), problems)
-    if problems:
-        raise ConfigError(tuple(problems))
+    root = _compose(text, str(path), source.problems)
+    if root is None and source.problems:
+        raise ConfigError(tuple(source.problems))
     if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
         raise _whole(path, "the file holds no settings", "leave --config out to run with the defaults")
     if not isinstance(root, yaml.MappingNode):
@@ -240,23 +249,29 @@ class _Composer(yaml.SafeLoader):
         if type(event) is yaml.AliasEvent:
             self._refuse(event, "aliases are not supported", "write the value out here")
             self.get_event()  # type: ignore[no-untyped-call]
-            return yaml.ScalarNode("tag:yaml.org,2002:null", "")
+            return _unknown(event)
         if getattr(event, "anchor", None) is not None:
             self._refuse(event, "anchors are not supported", "write the value out where it is needed")
             event.anchor = None
-        if getattr(event, "tag", None) is not None:
+        tagged = getattr(event, "tag", None) is not None
+        if tagged:
             self._refuse(event, "tags are not supported", "quote the value if it is text")
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=event.start_mark)
         try:
-            return super().compose_node(parent, index)
+            node = super().compose_node(parent, index)
+            return _unknown(event) if tagged else node
         finally:
             self._depth -= 1
 
     def _refuse(self, event: Any, message: str, hint: str) -> None:
         mark = event.start_mark
         self._problems.append(Problem(self._file, mark.line + 1, mark.column + 1, "", message, hint))
+
+
+def _unknown(event: Any) -> yaml.Node:
+    return yaml.ScalarNode(_UNKNOWN, "", event.start_mark, event.end_mark)
 
 
 def _compose(text: str, file: str, problems: list[Problem]) -> yaml.Node | None:
@@ -299,12 +314,15 @@ class _Builder:
             mark = key_node.start_mark
             if not isinstance(key_node, yaml.ScalarNode):
                 self._report(path, mark, "a key must be a word")
-                self._lacks(path)
+                self._source.lacking.add(path)
+                continue
+            if key_node.tag == _UNKNOWN:
+                self._source.lacking.add(path)
                 continue
             key = key_node.value.translate(_UNSHIELD)
             if key == "<<":
                 self._report((*path, key), mark, "merge keys are not supported", "write the entries out")
-                self._lacks(path)
+                self._source.lacking.add(path)
                 continue
             if key in values:
                 hint = f"it stands in line {lines[key]} already; keep one of them"
@@ -326,6 +344,9 @@ class _Builder:
         return self._scalar(node, path) if isinstance(node, yaml.ScalarNode) else None
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
+        if node.tag == _UNKNOWN:
+            self._source.faulty.add(path)
+            return None
         written: str = node.value.translate(_UNSHIELD)
         text = written
         if "${" in written:
@@ -359,11 +380,6 @@ class _Builder:
             return found
 
         return _VARIABLE.sub(value, text)
-
-    def _lacks(self, path: KeyPath) -> None:
-        """A mapping lacks entries that nobody knows: what it seems to miss is no mistake of its own."""
-        if path:
-            self._source.faulty.add(path)
 
     def _report(self, path: KeyPath, mark: yaml.Mark, message: str, hint: str = "") -> None:
         place = (self._source.file, mark.line + 1, mark.column + 1)

@@ -75,7 +75,7 @@ class Wording:
         return [self.problem(one) for one in details if not self._told(one)]
 
     def _told(self, detail: ErrorDetails) -> bool:
-        return detail["type"] == "missing" and self._source.original(self.path(detail)) in self._source.faulty
+        return detail["type"] == "missing" and self._source.is_told(self.path(detail))
 
     def path(self, detail: ErrorDetails) -> KeyPath:
         """An error's place in the values, less pydantic's names of union members and keys."""

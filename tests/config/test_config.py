@@ -402,7 +402,7 @@ def test_secrets_print_as_dots(write) -> None:
         (b"mode: [observe\n", 2, "YAML"),
         (b"mode: observe\nmode: enforce\n", 2, "twice"),
         (b"store: {keep: 1d, keep: 2d}\n", 1, "twice"),
-        (b"a: &x {b: 1}\n", 1, "anchors"),
+        (b"teams: &x {a: {org: b}}\n", 1, "anchors"),
         (b"mode: *x\n", 1, "aliases"),
         (b"<<: {mode: observe}\n", 1, "merge"),
         (b"mode: !!python/object/apply:os.system ['true']\n", 1, "tags"),
@@ -636,6 +636,32 @@ def test_a_variable_that_is_not_set_hides_no_other_mistake_and_makes_none(write)
         "default_upstream", "budgets[1].limits.steps", "budgets[2].scope", "policies.repeats.nudgee",
         "policies.none_such", "exporters.otlp.protokol", "exporters.jsonl.path", "exporters.jsonl.pth",
     ]  # fmt: skip
+
+
+def test_what_is_not_read_of_yaml_hides_no_other_mistake_and_makes_none(write) -> None:
+    text = """
+    mode: obey
+    upstreams:
+      <<: *hosts
+      acme: {<<: *defaults, url: nope}
+    default_upstream: perhaps
+    teams: {search: *team}
+    budgets:
+      - &first {name: a, scope: trun, limits: {steps: 0}}
+      - {<<: *first, name: b}
+      - *first
+      - {name: c, scope: key, <<: *window, limits: {steps: 1}, match: {upstream: hidden, key: nobody}}
+    keys: [{<<: *key, name: ci, team: search}]
+    idle_after: !!str soon
+    """
+    found = problems(write(text))
+    refused = [p.line for p in found if "not supported" in p.message]
+    assert refused == [4, 4, 5, 5, 7, 9, 10, 10, 11, 12, 12, 13, 13, 14]
+    assert [(p.line, p.key) for p in found if "not supported" not in p.message] == [
+        (2, "mode"), (5, "upstreams.acme.url"), (9, "budgets[0].scope"), (9, "budgets[0].limits.steps"),
+    ]  # fmt: skip
+    known = problems(write("default_upstream: nowhere\nupstreams: {acme: *host}\n"))
+    assert sorted(p.key for p in known) == ["", "default_upstream"]
 
 
 def test_a_faulty_upstream_is_still_known_by_name(write) -> None:
