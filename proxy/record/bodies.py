@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
 
 @dataclass(slots=True)
-class Kept:
+class Base:
     """A body at hand, to compare the next one with."""
 
     no: int
@@ -82,7 +82,7 @@ def whole(no: int, body: bytes) -> Row:
     return Row(no, None, 0, 0, len(body), codec, _digest(body), None, data)
 
 
-def delta(no: int, body: bytes, base: Kept, splice: Splice | None) -> Row | None:
+def delta(no: int, body: bytes, base: Base, splice: Splice | None) -> Row | None:
     """A body stored by what is new against a base; None where that is most of it."""
     prefix, suffix = _overlap(base.body, body, splice)
     if (prefix + suffix) * 8 < len(body):
@@ -149,11 +149,11 @@ class Bases:
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
         self.max_bytes = max_bytes
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: OrderedDict[str, Base] = OrderedDict()
         self._newest: dict[str, str] = {}
         self._bytes = 0
 
-    def place(self, no: int, exchange: str, thread: str | None, body: bytes, base: Kept | None,
+    def place(self, no: int, exchange: str, thread: str | None, body: bytes, base: Base | None,
               splice: Splice | None, epoch: int) -> Row:  # fmt: skip
         """Encode a body and keep it at hand."""
         row = None
@@ -163,15 +163,15 @@ class Bases:
                 row = None
         if row is None or base is None:
             row = whole(no, body)
-            kept = Kept(no, body, row.digest, epoch=epoch)
+            kept = Base(no, body, row.digest, epoch=epoch)
         else:
             if row.prefix + row.suffix == len(body) == len(base.body):
                 body = base.body  # what is sent again by retries or parallel runs is held once
-            kept = Kept(no, body, row.digest, base.depth + 1, base.spent + len(row.data), epoch)
+            kept = Base(no, body, row.digest, base.depth + 1, base.spent + len(row.data), epoch)
         self._keep(exchange, thread, kept)
         return row
 
-    def base(self, splice: Splice | None, thread: str | None) -> Kept | None:
+    def base(self, splice: Splice | None, thread: str | None) -> Base | None:
         """The body to compare with: the one that the splice names, else the thread's newest."""
         if splice is not None and (kept := self._kept.get(splice.base)) is not None:
             self._kept.move_to_end(splice.base)
@@ -191,7 +191,7 @@ class Bases:
         for exchange in [e for e, kept in self._kept.items() if kept.no in gone]:
             self._bytes -= len(self._kept.pop(exchange).body)
 
-    def _keep(self, exchange: str, thread: str | None, kept: Kept) -> None:
+    def _keep(self, exchange: str, thread: str | None, kept: Base) -> None:
         if len(kept.body) > self.max_bytes // 4:
             return
         old = self._kept.pop(exchange, None)
