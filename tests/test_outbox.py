@@ -345,7 +345,9 @@ def test_the_writing_thread_rests_unless_much_is_queued_or_somebody_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = iter(range(1, 100))
-    monkeypatch.setattr("proxy.outbox.time.thread_time", lambda: next(now))  # a second of work at each look
+    monkeypatch.setattr(
+        "proxy.outbox.drain.time.thread_time", lambda: next(now)
+    )  # a second of work at each look
     writer = Writer()
     outbox = Outbox(writer)
     drain = outbox._drain

@@ -9,6 +9,7 @@ import pytest
 from proxy.dialects.anthropic import Anthropic
 from proxy.dialects.anthropic_stream import AnthropicDecoder
 from proxy.outbox import Outbox
+from proxy.outbox.waiting import Waiting
 from proxy.pricing import Pricing
 from proxy.reading.library import Library
 from proxy.record import RecordWriter
@@ -30,7 +31,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "admit": (Tracker, "admit"),
     "close": (Tracker, "close"),
     "price": (Pricing, "cost"),
-    "queue": (Outbox, "_admit"),
+    "queue": (Waiting, "put"),
     "capture": (Outbox, "capture"),
     "heads": (Tracker, "changed_heads"),
     "tick": (Tracker, "tick"),

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import sqlite3
 import string
 from pathlib import Path
 
@@ -186,14 +185,15 @@ async def test_PERF_08_a_place_that_cannot_be_written_costs_the_record_and_one_w
 async def test_a_full_disk_costs_nothing_but_time_when_it_has_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.outbox.RETRY_S", (0.02,))
+    monkeypatch.setattr("proxy.outbox.drain.RETRY_S", (0.02,))
     player = Player()
     async with stage(tmp_path, player.respond) as here:
         player.stage = here
         await turn_of(here, player, 0)
         await here.running.flush()
         outbox = here.running.parts.outbox
-        disk: sqlite3.Connection = outbox._writer._connection  # type: ignore[union-attr]
+        disk = here.running.parts.writer._connection
+        assert disk is not None
         disk.execute("PRAGMA max_page_count = 1")  # no page more than there are
         serial = 0
         while not outbox.readings().away:
