@@ -104,7 +104,19 @@ def _rewritten(scope: Scope, request: ModelRequest, fork: Match) -> Match | None
     for match in (_by_content(scope, request), _by_calls(scope, request)):
         if match is not None and match.thread is fork.thread and match.known > fork.known:
             return match
-    return None
+    return _retold(request, fork)
+
+
+def _retold(request: ModelRequest, fork: Match) -> Match | None:
+    """The thread's newest reply follows in other words: an agent had the history handed on, and what it did
+    came back as text."""
+    last = fork.thread.last if fork.thread is not None else None
+    came_back, behind = next(_runs(request.messages), ([], 0))
+    if last is None or not last.whole or behind <= fork.known or not resembles(last, came_back):
+        return None
+    if min(len(last.text), len(reply_text(came_back))) < _SAYS_ENOUGH:
+        return None
+    return Match("epoch", last, "content", behind)
 
 
 # -- history held by the provider
@@ -249,6 +261,7 @@ def _after_ask(scope: Scope, request: ModelRequest, name: bytes, at: int) -> Ite
     follows = any(item.digest and item.kind != "system" for message in after for item in message.items)
     if not follows and not came_back:
         return  # the very same request
+    silent = not came_back and request.messages[at].role == "assistant"  # only its thinking came back
     past = any(message.role == "assistant" for message in request.messages[: at + 1])
     for step in scope.asks.get(name, ()):
         thread = step.thread
@@ -262,6 +275,8 @@ def _after_ask(scope: Scope, request: ModelRequest, name: bytes, at: int) -> Ite
                 yield 3 if step.whole else 4, Match("continue", step, known=behind, rewritten=True)
         elif step.reply == step.ask or (step.whole and not step.said):
             yield _went_on(step, request, at + 1, rewritten=False, rank=5)
+        elif silent and client is not False and thread.newest(step) and _replaced(step, (), past or client):
+            yield 3, Match("continue", step, known=at + 1, rewritten=True)
         elif client is not False and thread.newest(step) and (step.in_vain or (step.under_way and client)):
             yield 4, Match("continue", step, known=at + 1)
         elif client and thread.newest(step):
