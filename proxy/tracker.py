@@ -54,7 +54,7 @@ from proxy.tracking.placing import (
     is_side_call,
     search,
 )
-from proxy.tracking.retelling import served_by, task_of
+from proxy.tracking.retelling import handed_on, kin_of, served_by, task_of
 from proxy.tracking.threads import Call, Step, Thread, Turn, said
 from proxy.tracking.turns import (
     JOINS_REFUSED_NS,
@@ -199,9 +199,11 @@ class Tracker(Course):
             return self._aside(arrival, match)
         kind: ThreadKind = "main"
         parent, parent_turn, by = None, None, match.by
-        task = task_of(scope, request) if match.relation in ("new", "sibling") else None
+        handed = match.relation in ("new", "sibling") or handed_on(origin, request)
+        task = task_of(scope, request) if handed else None
         near = task[0] if task is not None else origin
-        session = self._births.session(arrival, near.thread if near is not None else None)
+        kin = near.thread if near is not None else kin_of(scope, request, arrival.now_ns)
+        session = self._births.session(arrival, kin)
         if request.hints.agent is not None or request.hints.kind == "subagent":
             kind, by = "subagent", "hint"
             parent = spawner(arrival, session, task[0].thread if task is not None else None)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.model import Item, Message, ModelRequest
-from tests.play import Play, assistant, call, grown, request, result, results, said, system, user
+from tests.play import Play, assistant, call, grown, request, result, results, said, system, thought, user
 
 TASK = user("Describe the project in this folder.")
 ID, OTHER = "call_9d37e282dff85f7c", "call_d02b5ba5c34b34db"
@@ -148,7 +148,7 @@ def test_an_answer_that_the_next_agent_works_with_is_no_transcript() -> None:
     play.step(work(play), said("A demo of one module, with nothing else."))
     words = f"Review it.\n{TASK.items[0].text}\nContext: A demo of one module, with nothing else."
     play.step(request(user(words), tools=()), said("Good."))
-    assert len(play.shape()) == 2
+    assert kinds(play) == [[("main", [[[0], [1], [2]]]), ("main", [[[3]]])]]
 
 
 def test_a_prompt_that_grows_by_its_reply_is_one_thread() -> None:
@@ -180,3 +180,88 @@ def test_a_reply_that_comes_back_by_its_ids_goes_on_with_its_own_thread() -> Non
     for name in ("msg_1", "msg_2"):
         play.step(grown(first, *by_id("rs_0", name), user("And count to three.")), said("1 2 3"))
     assert play.shape() == [[[[[0]], [[2]]]], [[[[1]], [[3]]]]]
+
+
+def test_another_models_call_that_holds_the_task_in_a_template_is_a_side_call() -> None:
+    play = Play()
+    play.step(request(TASK), call(ID))
+    named = f"Find a short title for this.\nUser: {TASK.items[0].text}"
+    play.step(request(user(named), tools=(), model="small"), said("A demo"))
+    play.step(request(TASK, tools=(), model="other"), said("It is a demo."))  # asked the same, of its own
+    assert kinds(play) == [[("main", [[[0]]]), ("side", [[[1]]])], [("main", [[[2]]])]]
+
+
+def test_a_call_without_tools_that_names_a_call_by_its_id_is_a_side_call() -> None:
+    # gptme's title: the client's surroundings stand before the task, so the task as a whole is not quoted.
+    play = Play()
+    play.step(request(user(f"You are in a folder.\n\n{TASK.items[0].text}")), said("I look."), call(ID))
+    named = f"Find a short title.\nAssistant: I look.\n@shell({ID}): ls"
+    play.step(request(user(named), tools=()), said("A demo"))
+    assert kinds(play) == [[("main", [[[0]]]), ("side", [[[1]]])]]
+
+
+def test_the_words_of_a_calls_name_tell_of_a_hand_over() -> None:
+    # AutoGen's Swarm, where another agent takes over: results and the hand-over are told as user text.
+    play = Play()
+    play.step(request(system("You plan."), TASK), call(ID, "transfer_to_worker", "{}"))
+    told = user("Transferred to Worker, adopting the role of Worker immediately.")
+    play.step(request(WORKER, TASK, user("done"), told, **HELPER), said("A demo."))
+    assert kinds(play) == [[("main", [[[0]]]), ("subagent", [[[1]]])]]
+
+
+def test_a_subagent_may_be_told_the_history_along_with_its_task() -> None:
+    # Mastra's networks: the conversation without its calls, then the task, under other instructions.
+    play, near = Play(), f'{{"prompt":"{NEAR}"}}'
+    first = request(system("You plan."), TASK)
+    play.step(first, said("I look around."), call(ID))
+    second = grown(first, assistant(said("I look around."), call(ID)), results(result(ID)))
+    play.step(second, call(OTHER, "agent-worker", near))
+    play.step(request(WORKER, TASK, assistant(said("I look around.")), user(NEAR)), said("A demo."))
+    play.step(
+        grown(second, assistant(call(OTHER, "agent-worker", near)), results(result(OTHER))), said("Done.")
+    )
+    assert kinds(play) == [[("main", [[[0], [1], [3]]]), ("subagent", [[[2]]])]]
+
+
+def test_agents_that_read_each_others_replies_are_of_one_session() -> None:
+    # AutoGen's group chats: each agent reads the others as the user, under its own instructions.
+    play, draft = Play(), "It is a demo of one module, no more."
+    first = request(system("You write."), TASK)
+    play.step(first, said(draft))
+    critic = request(system("You are the critic."), TASK, user(draft), tools=())
+    play.step(critic, said("Please say what the module does."))
+    news = user("Please say what the module does.")
+    play.step(grown(first, assistant(said(draft)), news), said("It greets whoever calls it by name."))
+    assert kinds(play) == [[("main", [[[0]], [[2]]]), ("main", [[[1]]])]]
+
+
+def test_a_reply_that_was_asked_for_word_by_word_ties_nothing() -> None:
+    play, words = Play(), "hello to all of you out there"
+    for asked in (f"Say these words: {words}", f"And once more: {words}"):
+        play.step(request(user(asked), tools=()), said(words))
+    assert len(play.shape()) == 2
+
+
+def test_what_another_agent_did_may_come_back_as_text() -> None:
+    # Inspect's hand-over: the other agent goes on with the history; its steps are then told in its name.
+    play = Play()
+    first = request(system("You plan."), TASK)
+    play.step(first, call(ID, "transfer_to_worker", "{}"))
+    second = grown(first, assistant(call(ID, "transfer_to_worker", "{}")), results(result(ID)))
+    play.step(second, said("I look around."), call(OTHER))
+    third = grown(second, assistant(said("I look around."), call(OTHER)), results(result(OTHER)))
+    play.step(third, said("It is a demo of one module."))
+    told = [assistant(said("[worker] I look around.\nbash(ls)")), user("done")]
+    told += [assistant(said("[worker] It is a demo of one module.")), user("The worker has finished.")]
+    play.step(grown(second, *told), said("All done."))
+    assert kinds(play) == [[("main", [[[0], [1], [2]], [[3]]])]]
+
+
+def test_a_reply_of_which_only_its_thinking_comes_back_is_gone_on_with() -> None:
+    play = Play()
+    first = request(TASK)
+    play.step(first, call(ID))
+    second = grown(first, assistant(call(ID)), results(result(ID)))
+    play.step(second, thought("Hm."), said("ok"))
+    play.step(grown(second, assistant(thought("Hm.")), user("Is that all?")), said("It is."))
+    assert play.shape() == [[[[[0], [1]], [[2]]]]]

@@ -24,7 +24,7 @@ _WORD = re.compile(r"\w+")
 _INNER_WORD = re.compile(r"(?<=\W)\w+(?=\W)")
 ENOUGH = 24
 """Characters from which a quotation is evidence and no accident."""
-_SENTENCE = 3
+SENTENCE = 3
 """Blanks from which it is no path and no single command."""
 
 
@@ -139,11 +139,11 @@ def tasked(written: Sequence[str], call: Call) -> bool:
 def carries(texts: Sequence[str], call: Call) -> bool:
     """Whether a new history's first texts are a template around a sentence that a pending call hands on."""
     arguments = call.arguments
-    if not ENOUGH <= len(arguments) < CLIPPED or arguments.count(" ") < _SENTENCE:
+    if not ENOUGH <= len(arguments) < CLIPPED or arguments.count(" ") < SENTENCE:
         return False
     value = _value(arguments)
     said = [one.strip() for one in value.values() if isinstance(one, str)] if isinstance(value, dict) else []
-    return any(repeats(texts, one) for one in said if one.count(" ") >= _SENTENCE)
+    return any(repeats(texts, one) for one in said if one.count(" ") >= SENTENCE)
 
 
 def unheard(reply: str, prompt: str) -> str:

@@ -8,12 +8,14 @@ reply and what came of it as one text. ``likeness`` compares texts; here stands 
 Pure: reads the index and changes nothing. A quotation must be long enough to be no accident, and fresh.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from proxy.model import ModelRequest
 from proxy.tracking.likeness import (
     ENOUGH,
+    SENTENCE,
     Quoting,
     as_argument,
     carries,
@@ -23,8 +25,9 @@ from proxy.tracking.likeness import (
     tells,
     unheard,
 )
-from proxy.tracking.threads import CLIPPED, Call, Scope, Step, Thread, instructions, same_client
+from proxy.tracking.threads import CLIPPED, Call, Scope, Step, Thread, instructions, joins, same_client
 
+_NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 FRESH_NS = 900_000_000_000
 _BESIDE_NS = 10_000_000_000
 _LOOKED_AT = 64
@@ -77,14 +80,49 @@ def _retells(step: Step, texts: Sequence[str]) -> bool:
     if not mine or mine[:1] != texts[:1] or len(texts) <= len(mine):
         return False
     news = [text for text in texts[1:] if text not in mine]
-    return all(any(call.name in text for text in news) for call in step.pending)
+    return all(any(_names(call, text) for text in news) for call in step.pending)
+
+
+def _names(call: Call, text: str) -> bool:
+    """Whether a text tells of a call by its name, or by the words of its name (``Transferred to Writer``)."""
+    words = _NAME_WORD.findall(call.name)
+    return call.name in text or (len(words) > 1 and all(word.lower() in text.lower() for word in words))
+
+
+def handed_on(origin: Step | None, request: ModelRequest) -> bool:
+    """Whether a branch of a history may be another agent's, who was told it along with its task."""
+    return origin is not None and origin.thread.system != instructions(request)
+
+
+def kin_of(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
+    """A thread of the same run: the first words of a new history carry the whole of one of its replies.
+
+    Agents that talk to each other, or work one after the other, read each other's replies as user text.
+    """
+    texts: list[str] = []
+    for step in reversed(scope.recent):
+        if now_ns - step.ended_ns > FRESH_NS:
+            return None
+        words, before = step.text.strip(), step.thread.request
+        if step.forgotten or words.count(" ") < SENTENCE or same_client(step.thread, request.hints) is False:
+            continue
+        texts = texts or [text for text in _told(request) if len(text) <= _LONGEST_QUOTE]
+        if repeats(texts, words) and not (before is not None and repeats(_told(before), words)):
+            return step.thread  # and it had not been asked to say just that
+    return None
+
+
+def _told(request: ModelRequest) -> list[str]:
+    """What a history begins with in a user's name; where nothing is, its instructions."""
+    return opening(request, _RETOLD) or _instructed(request)
 
 
 def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
     """The running thread that an unnamed call without tools quotes.
 
-    One of another model quotes lines of its reply (a commit message), or, for an answer bound to a
-    form, its task (a title). One of any model quotes its task and what became of it (a summary).
+    One of another model quotes lines of its reply (a commit message), or its task: inside a template, or
+    for an answer bound to a form (a title). One of any model quotes its task and what became of it, or
+    names its calls (a summary).
     """
     if request.tools or request.hints.session is not None:
         return None
@@ -102,7 +140,10 @@ def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None
             break
         if step.model != request.model and _has_task(step.thread, texts):
             return step.thread
-    at_work = list(_at_work(scope, now_ns))
+    titled = [thread for thread in _at_work(scope, now_ns) if _is_titled(thread, request, texts)]
+    if titled:
+        return titled[0]
+    at_work = [thread for thread in _at_work(scope, now_ns) if not _talks_along(thread, texts)]
     if at_work:
         texts += _instructed(request)
     return next((thread for thread in at_work if _sums_up(thread, texts)), None)
@@ -127,18 +168,35 @@ def _at_work(scope: Scope, now_ns: int) -> Iterator[Thread]:
 
 
 def _sums_up(thread: Thread, texts: Sequence[str]) -> bool:
-    """Whether texts are a transcript of a thread: its task, and what its steps called or said.
+    """Whether texts are a transcript of a thread: its task, and what its steps called or said; or ids of
+    its calls, which nobody else has.
 
     (The words of one step alone, once the thread rests, are a result that the next agent works with.)
     """
-    if not _has_task(thread, texts):
-        return False
     newest = [step for step in thread.steps[-_QUOTED_STEPS:] if step.whole]
+    if not _has_task(thread, texts):
+        ids = [call.call_id for step in newest for call in step.calls if joins(call.call_id)]
+        return any(id is not None and id in text for id in ids for text in texts)
     if any(tells(call, text) for step in newest for call in step.calls for text in texts):
         return True
     quoting = Quoting(texts)
     quoted = sum(quoting.shares_lines(step.text) for step in newest)
     return quoted >= (1 if thread.turn is not None and thread.turn.open else 2)
+
+
+def _is_titled(thread: Thread, request: ModelRequest, texts: Sequence[str]) -> bool:
+    """Whether another model is given what an agent was just asked, inside a template."""
+    before = thread.request
+    if before is None or before.model == request.model or not _has_task(thread, texts):
+        return False
+    asked = [text.strip() for text in opening(before)]
+    return not any(text.strip() in asked for text in texts)
+
+
+def _talks_along(thread: Thread, texts: Sequence[str]) -> bool:
+    """Whether user texts are a conversation that begins with a thread's first words and has gone on."""
+    before = opening(thread.request, 1) if thread.request is not None else []
+    return len(texts) > 1 and before == [texts[0]]
 
 
 def _has_task(thread: Thread, texts: Sequence[str]) -> bool:
