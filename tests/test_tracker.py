@@ -712,7 +712,7 @@ def test_what_policies_remember_of_a_session_at_rest_comes_back_equal(known: Any
     assert thread.memories["loops"] == {}
 
 
-@pytest.mark.parametrize("text", ["short", "a long answer " * 40, "half an emoji \ud83d, and the rest " * 20])
+@pytest.mark.parametrize("text", ["short", "a long answer " * 90, "half an emoji \ud83d, and the rest " * 50])
 def test_the_text_of_a_reply_at_rest_is_known_when_it_comes_back_rewritten(text: str) -> None:
     play = Play()
     asked = request(TASK)
@@ -720,7 +720,7 @@ def test_the_text_of_a_reply_at_rest_is_known_when_it_comes_back_rewritten(text:
     (thread,) = play.tracker.shelf.threads.values()
     for n in range(LIVELY):
         play.step(request(user(f"question {n}")), said("a"))
-    assert isinstance(thread.steps[0].words, bytes) is (len(text) > 400)
+    assert isinstance(thread.steps[0].words, bytes) is (len(text) > 1_000)
     play.step(grown(asked, assistant(said(text + " (edited)")), user("Go on.")), said("Yes."))
     assert [len(one.steps) for one in play.tracker.shelf.threads.values()][-1] == 2
     assert thread.steps[0].text == text
