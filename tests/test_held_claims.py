@@ -13,6 +13,7 @@ from proxy.core import Opened
 from proxy.model import Identity, ResponseHead
 from proxy.money.purse import UNBOUNDED, Posture
 from proxy.ports import View
+from proxy.structs import replace
 from proxy.verdict import Action, Claim, Reply
 from tests.purse import House
 
@@ -198,6 +199,30 @@ async def test_it_is_told_whose_the_request_is_and_what_it_may_take() -> None:
     assert known.spend_nano is not None
     assert known.spend_nano > 0
     assert await stands(one) == {}
+
+
+@pytest.mark.parametrize("read", [True, False])
+async def test_any_word_is_summed_up_and_whatever_has_a_level_is_not(read: bool) -> None:
+    policies = [
+        Wants(pushes(2, 9, "tool_retries_a_day")),
+        Wants(pushes(2, 9, "tool_retries:b"), "b"),
+        Wants(pushes(2, 9, "queued"), "c"),
+    ]
+    levels = [None, 3, 4]
+    for policy, level in zip(policies, levels, strict=True):
+        policy.want = lambda view, want=policy.want, level=level: replace(want(view), level=level)
+    one = house(policies=policies)
+    for text in ("one", "two"):
+        opened = await one.ask(MESSAGES, asks(text))
+        if read:
+            answered(opened)
+        else:
+            assert isinstance(opened, Opened)
+            assert opened.tab is not None
+            opened.tab.end("complete", 200, opened.exchange.arrived_ns)
+    assert await stands(one) == {
+        "wants/total tool_retries_a_day": (4, 0), "b/total tool_retries:b": (3, 0), "c/total queued": (4, 0),
+    }  # fmt: skip
 
 
 async def test_what_an_operator_holds_flat_for_an_unknown_price_is_told() -> None:

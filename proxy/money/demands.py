@@ -201,12 +201,13 @@ SPENT = frozenset({"input_tokens", "output_tokens", "total_tokens", "spend_usd"}
 """Dimensions that the reply tells; the others are known when the request goes out."""
 
 
-def actual(dimension: str, held: int, attempt: Attempt) -> int | None:
-    """What an attempt took of one dimension; None where nobody knows."""
+def actual(claim: Claim, held: int, attempt: Attempt) -> int | None:
+    """What an attempt took of what a claim had held; None where nobody knows."""
+    dimension = claim.dimension
     if dimension == "spend_usd":
         return to_nano(attempt.cost.usd) if attempt.cost.usd is not None else None
     if dimension not in SPENT:
-        return 0 if dimension == "wall_clock" or dimension.startswith("tool_retries") else held
+        return counted(claim, held)
     usage = attempt.usage
     if usage is None:
         return 0

@@ -370,7 +370,7 @@ class _Tab:
             return
         self._done = True
         self._purse.learn(self.exchange, attempt)
-        amounts = [actual(hold.claim.dimension, hold.amount, attempt) for hold in self.grant.holds]
+        amounts = [actual(hold.claim, hold.amount, attempt) for hold in self.grant.holds]
         self._purse.settle(self, amounts, now_ns)
 
     def end(self, end: EndKind, status: int | None, now_ns: int) -> None:
