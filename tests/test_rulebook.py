@@ -1,5 +1,6 @@
 """From settings to the chain: which policies run, in which order, with which options."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,36 @@ def test_a_policy_of_ones_own_has_to_bear_the_name_of_its_entry_point(
     (problem,) = caught.value.problems
     assert str(problem).partition("looptap.yaml:")[2].startswith("2")
     assert "calls itself 'long_prompts'" in str(problem)
+
+
+OPTIONLESS = """
+import dataclasses
+class LongPrompts:
+    @dataclasses.dataclass
+    class Options: pass
+    name = "long_prompts"
+    def __init__(self, options): {}
+"""
+
+
+@pytest.mark.parametrize(("code", "said"), [
+    ("import nowhere_to_be_found", "fails when it is loaded: ModuleNotFoundError: No module named"),
+    (OPTIONLESS.format("raise ValueError('a\\nb')"), "fails when it is loaded: ValueError: a b"),
+    ("class Other: pass", "AttributeError"),
+    (OPTIONLESS.format("pass"), "lacks turn_start, step_start, step_end, turn_end, claims, delta"),
+])  # fmt: skip
+def test_a_policy_of_ones_own_that_cannot_take_part_is_a_line_about_the_settings(
+    code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = installed(EXAMPLE, tmp_path / "site")
+    (place / "long_prompts.py").write_text(code + "\n")
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.delitem(sys.modules, "long_prompts", raising=False)
+    made = settings(tmp_path, "policies:\n  long_prompts: {}\n")
+    (problem,) = rulebook.problems(made)  # type: ignore[arg-type]
+    monkeypatch.delitem(sys.modules, "long_prompts", raising=False)
+    assert str(problem).partition("looptap.yaml:")[2].startswith("2")
+    assert said in str(problem)
+    assert "\n" not in str(problem)
+    off = settings(tmp_path, "policies:\n  long_prompts: {enabled: false}\n")
+    assert not rulebook.problems(off)  # type: ignore[arg-type]
