@@ -23,6 +23,8 @@ Mode = Literal["enforce", "observe"]
 Point = Literal["turn_start", "step_start", "step_end", "turn_end"]
 POINTS: tuple[Point, ...] = get_args(Point)
 
+FAULTS = (Exception, SystemExit)
+"""What a policy may raise: a library that it uses may want to end the process, which is not its to end."""
 _EDITS = frozenset({"nudge", "repair", "clamp", "land"})
 _TERMINALS = ("hold", "message", "deny", "cut")
 """Weakest first: when several policies want to end a request, the strongest does."""
@@ -127,7 +129,7 @@ class Chain:
                 memory = memories.get(policy.name)
                 asked = policy.claims(view if memory is None else view.remembering(memory))
                 found += owned(asked, policy.name, link.on_exhausted)
-            except Exception as error:  # noqa: BLE001 - as for its findings: nothing of it is held
+            except FAULTS as error:  # as for its findings: nothing of it is held
                 self.on_fault(f"policy {policy.name}.claims", error)
         return found
 
@@ -156,7 +158,7 @@ class Chain:
             try:
                 memory = memories.get(policy.name)
                 decision = ask(view if memory is None else view.remembering(memory))
-            except Exception as error:  # noqa: BLE001 - a policy's bug must cost its own findings, not the traffic
+            except FAULTS as error:  # a policy's bug must cost its own findings, not the traffic
                 self.on_fault(f"policy {policy.name}.{point}", error)
                 continue
             if decision.findings:

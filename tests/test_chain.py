@@ -17,7 +17,7 @@ class Says:
 
     wants_deltas = False
 
-    def __init__(self, name: str, answer: Decision | Exception, wants_deltas: bool = False) -> None:
+    def __init__(self, name: str, answer: Decision | BaseException, wants_deltas: bool = False) -> None:
         self.name = name
         self.answer = answer
         self.wants_deltas = wants_deltas
@@ -25,7 +25,7 @@ class Says:
 
     def _say(self, view: View) -> Decision:
         self.memories.append(view.memory)
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -161,9 +161,10 @@ def test_each_policy_sees_its_own_memory_and_only_changed_ones_come_back() -> No
     assert ruling.memories == {"changes": {"n": 2}}
 
 
-def test_a_policy_that_raises_costs_its_own_answer_and_is_reported() -> None:
+@pytest.mark.parametrize("raised", [ValueError("x"), SystemExit(3)])
+def test_a_policy_that_raises_costs_its_own_answer_and_is_reported(raised: BaseException) -> None:
     faults: list[str] = []
-    links = [Link(Says("bad", ValueError("x"))), Link(Says("good", Decision(findings=(finding("good"),))))]
+    links = [Link(Says("bad", raised)), Link(Says("good", Decision(findings=(finding("good"),))))]
     ruling = Chain(links, on_fault=lambda where, error: faults.append(where)).judge("step_start", VIEW, {})
     assert [f.policy for f in ruling.findings] == ["good"]
     assert faults == ["policy bad.step_start"]
