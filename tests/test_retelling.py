@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.model import Item, Message, ModelRequest
+from proxy.model import Hints, Item, Message, ModelRequest
 from tests.play import Play, assistant, call, grown, request, result, results, said, system, thought, user
 
 TASK = user("Describe the project in this folder.")
@@ -110,9 +110,9 @@ def test_another_agent_takes_over_without_the_call_that_handed_over() -> None:
     assert play.causes() == ["completed"]
 
 
-def work(play: Play) -> ModelRequest:
+def work(play: Play, **more: Any) -> ModelRequest:
     """Two steps of a run that has not ended yet; what its second one would be answered."""
-    first = request(TASK)
+    first = request(TASK, **more)
     play.step(first, said("Let me look at the project."), call(ID))
     second = grown(first, assistant(said("Let me look at the project."), call(ID)), results(result(ID)))
     play.step(second, said("And now count the lines of it."), call(OTHER))
@@ -265,3 +265,40 @@ def test_a_reply_of_which_only_its_thinking_comes_back_is_gone_on_with() -> None
     play.step(second, thought("Hm."), said("ok"))
     play.step(grown(second, assistant(thought("Hm.")), user("Is that all?")), said("It is."))
     assert play.shape() == [[[[[0], [1]], [[2]]]]]
+
+
+def test_a_client_that_sorts_its_history_goes_on_with_its_thread() -> None:
+    # CAMEL: by times that are not those of the messages, so that the last reply stands before older calls.
+    play, answer = Play(), assistant(said("It is a demo of one module."))
+    first = request(TASK)
+    play.step(first, call(ID))
+    second = grown(first, assistant(call(ID)), results(result(ID)))
+    play.step(second, call(OTHER))
+    third = grown(second, assistant(call(OTHER)), results(result(OTHER)))
+    play.step(third, *answer.items)
+    more = user("And what is it for?")
+    play.step(
+        request(*second.messages, answer, *third.messages[3:4], more, third.messages[4]), said("For us.")
+    )
+    assert play.shape() == [[[[[0], [1], [2]], [[3]]]]]
+
+
+def test_a_branch_that_says_the_same_again_is_a_branch() -> None:
+    play, again = Play(), assistant(said("It is a demo of one module."))
+    first = request(TASK)
+    play.step(first, *again.items)
+    second = grown(first, again, user("Look again."))
+    play.step(second, *again.items)
+    play.step(grown(first, again, user("What is it for?")), said("For us."))
+    assert len(play.threads()) == 2
+
+
+@pytest.mark.parametrize("session", [None, "run-1"])
+def test_several_replies_in_one_text_are_a_transcript(session: str | None) -> None:
+    # OpenHands' condenser: the first words stay in the list, so the events to be summed up hold no task.
+    play, hints = Play(), Hints(session=session)
+    third = work(play, hints=hints)
+    told = "Events:\nLet me look at the project.\n---\nAnd now count the lines of it.\nSummarize them."
+    play.step(request(user(told), tools=(), hints=hints), said("They looked."))
+    play.step(third, said("A demo."))
+    assert kinds(play) == [[("main", [[[0], [1], [3]]]), ("side", [[[2]]])]]

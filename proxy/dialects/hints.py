@@ -62,6 +62,7 @@ _SESSION_FIELDS = (
     b"x-opencode-session",
     b"x-session-id",
     b"x-session-affinity",
+    b"x-litellm-session-id",
     b"x-deepseek-harness-session-id",
 )
 """Header fields that name a session, strongest first."""

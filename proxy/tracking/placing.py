@@ -86,7 +86,7 @@ def search(scope: Scope, request: ModelRequest, ask: bytes, now_ns: int) -> Matc
     if found is None or found.relation in ("sibling", "fork", "epoch"):
         found = _summed_up(scope, request) or found
     if found is not None and found.relation == "fork":
-        found = _rewritten(scope, request, found) or found
+        found = _rewritten(scope, request, found)
     return (
         found
         or _by_content(scope, request)
@@ -98,25 +98,42 @@ def search(scope: Scope, request: ModelRequest, ask: bytes, now_ns: int) -> Matc
     )
 
 
-def _rewritten(scope: Scope, request: ModelRequest, fork: Match) -> Match | None:
+def _rewritten(scope: Scope, request: ModelRequest, fork: Match) -> Match:
     """What looks like a fork from long ago may be a history rewritten in its middle (old results cleared):
     it is where the thread's newest reply or calls still follow."""
+    found = fork
     for match in (_by_content(scope, request), _by_calls(scope, request)):
-        if match is not None and match.thread is fork.thread and match.known > fork.known:
-            return match
-    return _retold(request, fork)
+        if match is not None and match.thread is fork.thread and match.known > found.known:
+            found = match
+            break
+    return (_retold(request, found) if found.relation == "fork" else None) or found
 
 
 def _retold(request: ModelRequest, fork: Match) -> Match | None:
-    """The thread's newest reply follows in other words: an agent had the history handed on, and what it did
-    came back as text."""
-    last = fork.thread.last if fork.thread is not None else None
+    """The thread's newest reply follows after all: in other words (an agent had the history handed on, and
+    what it did came back as text), or in another place (a client that sorts its history)."""
+    thread = fork.thread
+    last = thread.last if thread is not None else None
+    if thread is None or last is None or not last.whole or len(last.text) < _SAYS_ENOUGH:
+        return None
     came_back, behind = next(_runs(request.messages), ([], 0))
-    if last is None or not last.whole or behind <= fork.known or not resembles(last, came_back):
-        return None
-    if min(len(last.text), len(reply_text(came_back))) < _SAYS_ENOUGH:
-        return None
-    return Match("epoch", last, "content", behind)
+    told = behind > fork.known and len(reply_text(came_back)) >= _SAYS_ENOUGH and resembles(last, came_back)
+    if told:
+        return Match("epoch", last, "content", behind)
+    before = sum(step.said == last.said for step in thread.steps if step is not last)
+    there = sum(said(one.items) == last.said for one in request.messages if one.role == "assistant")
+    return Match("epoch", last, "content", _news(request, thread, behind)) if there > before else None
+
+
+def _news(request: ModelRequest, thread: Thread, behind: int) -> int:
+    """Where the first user text stands that the thread has not heard; else ``behind``."""
+    if thread.request is None:
+        return behind
+    known = {item.digest for message in thread.request.messages for item in message.items}
+    for at, message in enumerate(request.messages):
+        if any(item.kind == "user" and item.digest not in known for item in message.items):
+            return at
+    return behind
 
 
 # -- history held by the provider

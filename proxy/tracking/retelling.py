@@ -99,15 +99,16 @@ def kin_of(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
 
     Agents that talk to each other, or work one after the other, read each other's replies as user text.
     """
-    texts: list[str] = []
-    for step in reversed(scope.recent):
+    texts = [text for text in _told(request) if ENOUGH <= len(text) <= _LONGEST_QUOTE] if scope.recent else []
+    for step in reversed(scope.recent) if texts else ():
         if now_ns - step.ended_ns > FRESH_NS:
             return None
-        words, before = step.text.strip(), step.thread.request
-        if step.forgotten or words.count(" ") < SENTENCE or same_client(step.thread, request.hints) is False:
+        if step.forgotten or same_client(step.thread, request.hints) is False:
             continue
-        texts = texts or [text for text in _told(request) if len(text) <= _LONGEST_QUOTE]
-        if repeats(texts, words) and not (before is not None and repeats(_told(before), words)):
+        words, before = step.glance().strip(), step.thread.request
+        if words.count(" ") < SENTENCE or not repeats(texts, words):
+            continue
+        if before is None or not repeats(_told(before), words):
             return step.thread  # and it had not been asked to say just that
     return None
 
@@ -118,14 +119,16 @@ def _told(request: ModelRequest) -> list[str]:
 
 
 def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
-    """The running thread that an unnamed call without tools quotes.
+    """The running thread that a call without tools quotes; where the client names a session, of that one.
 
     One of another model quotes lines of its reply (a commit message), or its task: inside a template, or
     for an answer bound to a form (a title). One of any model quotes its task and what became of it, or
-    names its calls (a summary).
+    names its calls, or several of its replies in one text (a summary).
     """
-    if request.tools or request.hints.session is not None:
+    if request.tools or request.hints.kind == "subagent":
         return None
+    if request.hints.session is not None:
+        return _transcribed(scope, request, now_ns)
     texts, model, since_ns = opening(request), request.model, now_ns - _BESIDE_NS
     quoting = Quoting([text for text in texts if len(text) <= _LONGEST_QUOTE])
     for step in reversed(scope.recent):
@@ -143,7 +146,15 @@ def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None
     titled = [thread for thread in _at_work(scope, now_ns) if _is_titled(thread, request, texts)]
     if titled:
         return titled[0]
+    return _transcribed(scope, request, now_ns)
+
+
+def _transcribed(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
+    """The thread at work of which a request holds a transcript."""
+    texts, session = opening(request), request.hints.session
     at_work = [thread for thread in _at_work(scope, now_ns) if not _talks_along(thread, texts)]
+    if session is not None:
+        at_work = [thread for thread in at_work if thread.client_session == session]
     if at_work:
         texts += _instructed(request)
     return next((thread for thread in at_work if _sums_up(thread, texts)), None)
@@ -168,15 +179,18 @@ def _at_work(scope: Scope, now_ns: int) -> Iterator[Thread]:
 
 
 def _sums_up(thread: Thread, texts: Sequence[str]) -> bool:
-    """Whether texts are a transcript of a thread: its task, and what its steps called or said; or ids of
-    its calls, which nobody else has.
+    """Whether texts are a transcript of a thread: its task, and what its steps called or said; without the
+    task, several replies in one text, or ids of calls, which nobody else has.
 
     (The words of one step alone, once the thread rests, are a result that the next agent works with.)
     """
     newest = [step for step in thread.steps[-_QUOTED_STEPS:] if step.whole]
     if not _has_task(thread, texts):
         ids = [call.call_id for step in newest for call in step.calls if joins(call.call_id)]
-        return any(id is not None and id in text for id in ids for text in texts)
+        if any(id is not None and id in text for id in ids for text in texts):
+            return True
+        words = {step.glance().strip() for step in newest}
+        return any(sum(len(one) >= ENOUGH and one in text for one in words) > 1 for text in texts)
     if any(tells(call, text) for step in newest for call in step.calls for text in texts):
         return True
     quoting = Quoting(texts)

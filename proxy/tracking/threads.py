@@ -210,6 +210,10 @@ class Step:
     def text(self, known: str) -> None:
         self.words = known
 
+    def glance(self) -> str:
+        """The same, for one look: what is packed stays so."""
+        return text_of(self.words) if isinstance(self.words, bytes) else self.words
+
     @property
     def under_way(self) -> bool:
         """An answer to it is still coming, here or (then nothing else is known) at another instance."""
