@@ -79,11 +79,18 @@ def test_input_while_calls_are_pending_supersedes_the_turn() -> None:
     assert play.causes() == ["superseded", "completed"]
 
 
-def test_a_cancelled_call_and_new_input_interrupt_the_turn() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The user doesn't want to proceed with this tool use. The tool use was rejected.",
+        "The execution of this tool, or a previous tool was interrupted.",
+        "Tool execution aborted",
+    ],
+)
+def test_a_cancelled_call_and_new_input_interrupt_the_turn(words: str) -> None:
     play = Play()
     first = request(TASK)
     play.step(first, call(ID))
-    words = "The user doesn't want to proceed with this tool use. The tool use was rejected."
     refused = results(result(ID, words, is_error=True), *user("do something else").items)
     play.step(grown(first, assistant(call(ID)), refused), said("hi"))
     assert play.causes() == ["interrupted", "completed"]

@@ -31,6 +31,7 @@ CLIENTS: tuple[tuple[str, str], ...] = (
     ("codex", "codex"),
     ("geminicli", "gemini-cli"),
     ("opencode/", "opencode"),
+    ("kilo/", "kilo"),
     ("qwencode/", "qwen-code"),
     ("crush/", "crush"),
     ("aider", "aider"),
@@ -66,6 +67,8 @@ _SESSION_FIELDS = (
     b"x-deepseek-harness-session-id",
 )
 """Header fields that name a session, strongest first."""
+
+_PARENT_SESSION = b"x-parent-session-id"
 
 
 class _Side(NamedTuple):
@@ -129,6 +132,10 @@ def read_hints(head: Head, fields: Mapping[str, Any], *, system: str = "", ask: 
             kind=kind or ("subagent" if agent else "main"),
             retry=_count(values.get(b"x-stainless-retry-count")),
         )
+    parent = _id(values.get(_PARENT_SESSION))
+    if session is not None and parent is not None and parent != session:  # a sub-agent has one of its own
+        count = _count(values.get(b"x-stainless-retry-count"))
+        return Hints(client=client, session=parent, agent=session, kind=kind or "subagent", retry=count)
     return Hints(
         client=client,
         session=session or _body_session(fields),
@@ -255,6 +262,7 @@ def _count(value: str | None) -> int | None:
 _WANTED = frozenset(
     {
         *_SESSION_FIELDS,
+        _PARENT_SESSION,
         b"user-agent",
         b"thread-id",
         b"x-claude-code-agent-id",

@@ -42,7 +42,7 @@ _AS_SENT = 6
 """Rank of a thread whose newest reply came back as it was sent."""
 
 _AGENTS = frozenset(
-    {"claude-code", "codex", "gemini-cli", "opencode", "qwen-code", "cline", "pi", "aider", "crush"}
+    {"claude-code", "codex", "gemini-cli", "opencode", "kilo", "qwen-code", "cline", "pi", "aider", "crush"}
 )
 """Clients that are finished agents: their model calls without any tool are side calls."""
 

@@ -59,7 +59,9 @@ _GIVEN_UP = re.compile(
     r"|tool use was rejected"
     r"|(tool|operation|command|request) (call )?(was )?(cancell?ed|aborted|declined|rejected) by (the )?user"
     r"|user (cancell?ed|aborted|declined|rejected|interrupted)|^aborted( by user.*)?$"
-    r"|interrupted by (the )?user)",
+    r"|interrupted by (the )?user"
+    r"|^\W*(the )?(execution of (this|the) tool|tool (execution|call|use))\b[^.\n]{0,40}"
+    r"\b(interrupted|aborted|cancell?ed))",
     re.IGNORECASE,
 )
 """What clients write into the results of calls that they never ran to the end."""

@@ -55,6 +55,7 @@ def test_clients_are_named_by_their_user_agent(agent: str, name: str) -> None:
         head(x_session_affinity=UUID),
         head(X_Session_Id=UUID),
         head(x_opencode_session=UUID),
+        head(x_litellm_session_id=UUID),
         head(x_deepseek_harness_session_id=UUID),
     ],
 )
@@ -100,6 +101,13 @@ def test_SES_08_sessions_are_read_from_the_body(body: dict[str, Any]) -> None:
 def test_SES_08_what_is_no_session_is_none(body: dict[str, Any]) -> None:
     assert read_hints(head(), body).session is None
     assert read_hints(head(x_session_id="x" * 5_000), body).session is None
+
+
+def test_a_session_under_another_is_a_sub_agent_of_it() -> None:
+    # Kilo's sub-agents have sessions of their own and name that of their parent.
+    named = read_hints(head(x_session_id=OTHER, x_parent_session_id=UUID), {})
+    assert (named.session, named.agent, named.kind) == (UUID, OTHER, "subagent")
+    assert read_hints(head(x_session_id=UUID, x_parent_session_id=UUID), {}).agent is None
 
 
 def test_SES_01_claude_code_names_its_sub_agents() -> None:
