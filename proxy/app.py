@@ -279,14 +279,14 @@ class _Parts:
     def reload(self, settings: Settings) -> None:
         """Put new settings in place; what an exchange began with stays its own."""
         shell = self.server.shell
-        shell.routes = self._routes(settings)
+        chain, shell.routes = rulebook.chain(settings, self._caught), self._routes(settings)
         shell.on_internal_error = settings.on_internal_error
         shell.on_abort = settings.on_abort
         shell.refuse_websocket = _enforces(settings)
         self.core.prices = prices = Pricing(settings.prices)
-        self.treasury.reload(settings, prices)
+        self.core.chain = chain
+        self.treasury.reload(settings, prices, shell)
         shell.identify = self.treasury.identify
-        self.core.chain = rulebook.chain(settings, self._caught)
         self.core.standing = standing_of(settings, self.core.standing)
         self.core.tracker.idle_after_ns = settings.idle_after.ns
         self.settings = settings
@@ -503,6 +503,7 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
 def _reload(running: Running, load_again: Callable[[Settings], Settings], warn: Warn) -> None:
     try:
         settings = load_again(running.parts.settings)
+        running.reload(settings)
     except ConfigError as error:
         for problem in error.problems:
             warn(f"{problem}; the settings in force stay as they were")
@@ -510,7 +511,9 @@ def _reload(running: Running, load_again: Callable[[Settings], Settings], warn: 
     except OSError as error:
         warn(f"the settings cannot be read ({error.strerror}); those in force stay as they were")
         return
-    running.reload(settings)
+    except Exception as error:  # noqa: BLE001 - ours, or a policy's: traffic goes on with what there is
+        running.parts.server.shell.faults.caught("reload", error)
+        return
     for name in settings.pinned:
         warn(f"{name} changed, which only a restart can apply")
     warn("settings loaded again")

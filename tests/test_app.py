@@ -65,6 +65,31 @@ async def test_settings_that_changed_and_were_pointed_at_are_loaded_once(
     assert [warning.endswith("the settings in force stay as they were") for warning in warnings] == [True]
 
 
+async def test_a_reload_holds_the_very_next_request_and_one_that_fails_ends_nothing(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    running = await app.start(settings(tmp_path), warnings.append)
+    budget = {"name": "key", "scope": "key", "window": "day", "limits": {"steps": 1}}
+
+    def with_budget(old: Settings) -> Settings:
+        return settings(tmp_path, budgets=[budget])
+
+    def fails(old: Settings) -> Settings:
+        raise RuntimeError("of a policy")
+
+    shell = running.parts.server.shell
+    try:
+        assert shell.admit is None
+        app._reload(running, with_budget, warnings.append)
+        assert shell.admit is not None
+        assert running.parts.core.reserves
+        app._reload(running, fails, warnings.append)
+        assert running.parts.settings.budgets
+    finally:
+        await running.stop(0)
+    assert warnings[0] == "settings loaded again"
+    assert "reload (RuntimeError)" in warnings[1]
+
+
 async def test_why_an_upstream_could_not_be_reached_is_logged_once_and_stands_in_the_tree(
     tmp_path: Path,
 ) -> None:

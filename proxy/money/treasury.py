@@ -165,8 +165,8 @@ class Treasury:
             await self._shared.ready()
         await self.look(shell, at_once=True)
 
-    def reload(self, settings: Settings, prices: Pricing) -> None:
-        """Take over new budgets, keys and prices; what is held stays held."""
+    def reload(self, settings: Settings, prices: Pricing, shell: Shell) -> None:
+        """Take over new budgets, keys, prices and policies (the core's); what is held stays held."""
         self._settings = settings
         self.keyring.reload(settings)
         if self.purse is not None:
@@ -175,6 +175,10 @@ class Treasury:
             self.purse.prices = prices
             self.purse.door.clear()
         self._looked_s, self._seen = 0.0, ()
+        if self._ledger is None and self._holds:
+            self._open()
+        if self._ledger is not None:
+            self._wire(shell)  # the very next request is held
 
     async def look(self, shell: Shell, *, at_once: bool = False) -> None:
         """Notice what a command may have written, and wire the shell to what there is now."""
