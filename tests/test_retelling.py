@@ -302,3 +302,15 @@ def test_several_replies_in_one_text_are_a_transcript(session: str | None) -> No
     play.step(request(user(told), tools=(), hints=hints), said("They looked."))
     play.step(third, said("A demo."))
     assert kinds(play) == [[("main", [[[0], [1], [3]]]), ("side", [[[2]]])]]
+
+
+def test_an_agent_that_takes_over_may_read_the_replies_without_their_calls() -> None:
+    # Microsoft's Agent Framework: calls and results are taken out of the history that is handed over.
+    play = Play()
+    first = request(system("You plan."), TASK)
+    play.step(first, said("I look at the files."), call(ID))
+    second = grown(first, assistant(said("I look at the files."), call(ID)), results(result(ID)))
+    play.step(second, said("Over to the worker of this team."), call(OTHER, "handoff_to_worker", "{}"))
+    told = (assistant(said("I look at the files.")), assistant(said("Over to the worker of this team.")))
+    play.step(request(WORKER, TASK, *told, **HELPER), said("A demo."))
+    assert play.shape() == [[[[[0], [1], [2]]]]]

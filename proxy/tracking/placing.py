@@ -116,11 +116,13 @@ def _retold(request: ModelRequest, fork: Match) -> Match | None:
     last = thread.last if thread is not None else None
     if thread is None or last is None or not last.whole or len(last.text) < _SAYS_ENOUGH:
         return None
-    came_back, behind = next(_runs(request.messages), ([], 0))
-    told = behind > fork.known and len(reply_text(came_back)) >= _SAYS_ENOUGH and resembles(last, came_back)
-    if told:
+    _, behind = next(_runs(request.messages), ([], 0))
+    newest = request.messages[behind - 1].items if behind else ()
+    others = [step for step in thread.steps if step is not last]
+    told = len(reply_text(newest)) >= _SAYS_ENOUGH and resembles(last, newest)
+    if told and not any(resembles(step, newest) for step in others):
         return Match("epoch", last, "content", behind)
-    before = sum(step.said == last.said for step in thread.steps if step is not last)
+    before = sum(step.said == last.said for step in others)
     there = sum(said(one.items) == last.said for one in request.messages if one.role == "assistant")
     return Match("epoch", last, "content", _news(request, thread, behind)) if there > before else None
 
