@@ -96,8 +96,6 @@ def test_a_conversation_told_to_another_agent_is_that_agents_work_under_the_call
     told = user("[planner] called tool `transfer_to_agent` with parameters: {'agent_name': 'worker'}")
     play.step(request(WORKER, TASK, told, **HELPER), said("A demo."))
     assert kinds(play) == [[("main", [[[0]]]), ("subagent", [[[1]]])]]
-    play.step(request(WORKER, TASK, **HELPER), said("A demo."))
-    assert len(play.shape()) == 2
 
 
 def test_another_agent_takes_over_without_the_call_that_handed_over() -> None:
@@ -314,3 +312,22 @@ def test_an_agent_that_takes_over_may_read_the_replies_without_their_calls() -> 
     told = (assistant(said("I look at the files.")), assistant(said("Over to the worker of this team.")))
     play.step(request(WORKER, TASK, *told, **HELPER), said("A demo."))
     assert play.shape() == [[[[[0], [1], [2]]]]]
+
+
+@pytest.mark.parametrize(("tool", "kind"), [("Handoff-transfer_to_worker", "subagent"), ("bash", "main")])
+def test_who_is_asked_the_same_while_a_hand_over_waits_has_taken_over(tool: str, kind: str) -> None:
+    # Semantic Kernel's hand-off: the next agent gets the task alone.
+    play = Play()
+    play.step(request(system("You plan."), TASK), call(ID, tool, "{}"))
+    play.step(request(WORKER, TASK, **HELPER), said("A demo."))
+    assert play.threads()[-1]["kind"] == kind
+    assert len(play.shape()) == (1 if kind == "subagent" else 2)
+
+
+def test_an_agent_may_read_anothers_reply_as_its_own() -> None:
+    # Semantic Kernel's sequence: two replies in one, as the assistant's words.
+    play = Play()
+    play.step(work(play), said("A demo of one module, with nothing else."))
+    read = assistant(said("And so it went.A demo of one module, with nothing else."))
+    play.step(request(system("You review."), read, tools=()), said("Good."))
+    assert kinds(play) == [[("main", [[[0], [1], [2]]]), ("main", [[[3]]])]]

@@ -28,6 +28,7 @@ from proxy.tracking.likeness import (
 from proxy.tracking.threads import CLIPPED, Call, Scope, Step, Thread, instructions, joins, same_client
 
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
+_HANDS_OVER = re.compile(r"transfer|hand_?(off|over)", re.IGNORECASE)
 FRESH_NS = 900_000_000_000
 _BESIDE_NS = 10_000_000_000
 _LOOKED_AT = 64
@@ -77,7 +78,11 @@ def _retells(step: Step, texts: Sequence[str]) -> bool:
     """Whether another agent is told, behind the same first words, of the calls that this step waits for."""
     before = step.thread.request
     mine = opening(before, _RETOLD) if before is not None else []
-    if not mine or mine[:1] != texts[:1] or len(texts) <= len(mine):
+    if not mine or mine[:1] != texts[:1]:
+        return False
+    if len(texts[0]) >= ENOUGH and all(_HANDS_OVER.search(call.name) for call in step.pending):
+        return True  # to whoever is asked the same now
+    if len(texts) <= len(mine):
         return False
     news = [text for text in texts[1:] if text not in mine]
     return all(any(_names(call, text) for text in news) for call in step.pending)
@@ -108,14 +113,16 @@ def kin_of(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
         words, before = step.glance().strip(), step.thread.request
         if words.count(" ") < SENTENCE or not repeats(texts, words):
             continue
-        if before is None or not repeats(_told(before), words):
+        if before is None or not repeats(opening(before, _RETOLD) or _instructed(before), words):
             return step.thread  # and it had not been asked to say just that
     return None
 
 
 def _told(request: ModelRequest) -> list[str]:
-    """What a history begins with in a user's name; where nothing is, its instructions."""
-    return opening(request, _RETOLD) or _instructed(request)
+    """What a history begins with, whoever says it; where nothing is, its instructions."""
+    items = (item for message in request.messages[:_RETOLD] for item in message.items)
+    said = [item.text for item in items if item.kind in ("user", "text") and item.text.strip()]
+    return said or _instructed(request)
 
 
 def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
