@@ -279,20 +279,6 @@ class Relay:
         elif self.cut_since:
             self._cut_short(b"")
 
-    def on_chunk(self, framed: bytes, data: bytes) -> None:
-        """The same for a whole chunk in its frame, which is passed on as it is."""
-        if not self._chunked or self._out or self.cut_since or self.client_left:
-            self.on_data(data, False)
-            return
-        self.progress = self._pulse.now
-        self._client.write(framed)
-        self._last = _newest(self._last, data)
-        self._feeding = True
-        self._watch.feed(data)
-        self._feeding = False
-        if self.cut_since:
-            self._cut_short(b"")
-
     def on_broken(self, broken: Broken) -> None:
         self._connection = None
         if not self.head_out and not self._out:

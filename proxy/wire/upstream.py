@@ -41,11 +41,6 @@ class ReplySink(Protocol):
     def on_continue(self) -> None: ...
     def on_head(self, head: ResponseHead, framing: Framing) -> None: ...
     def on_data(self, data: bytes, complete: bool) -> None: ...
-
-    def on_chunk(self, framed: bytes, data: bytes) -> None:
-        """``on_data`` of one whole chunk, whose frame is as we would make it."""
-        ...
-
     def on_upgraded(self, head: ResponseHead, tail: bytes) -> None: ...
     def on_tunnel_data(self, data: bytes) -> None: ...
     def on_broken(self, broken: Broken) -> None: ...
@@ -174,8 +169,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._eof = False
         self._tunnel = False
         self._paused = False
-        self._between = False
-        """What came so far of a body ends with a chunk: the parser expects the next one."""
         self._reset_reply("GET")
 
     def _reset_reply(self, method: str) -> None:
@@ -194,7 +187,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._surplus = False
         """Bytes came after the end of the answer."""
         self._answered = False
-        self._between = False
         self._sent_whole = False
         self._chunked_upload = False
         self._upgrade = False
@@ -281,10 +273,6 @@ class UpstreamConnection(asyncio.Protocol):
         if sink is None or self._parser is None:  # nobody asked: not to be trusted with a request
             self.abort()
             return
-        if self._between and (body := _of_whole_chunk(data)):
-            self._silent_bytes = 0
-            sink.on_chunk(data, body)
-            return
         if self._tunnel:
             sink.on_tunnel_data(data)
             return
@@ -299,8 +287,6 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail(_parser_words(error), reset=False)
                 return
             self._surplus = True
-        if self._between and not data.endswith(b"\r\n"):
-            self._between = False  # the next chunk's size has begun
         self._deliver(sink, len(data))
 
     def eof_received(self) -> bool:
@@ -375,14 +361,7 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._pieces.append(data)
 
-    def on_chunk_header(self) -> None:
-        self._between = False
-
-    def on_chunk_complete(self) -> None:
-        self._between = True
-
     def on_message_complete(self) -> None:
-        self._between = False
         if self._interim:
             self._interim = False
             self._fields.clear()
@@ -459,19 +438,6 @@ def _said_goodbye(transport: asyncio.Transport) -> bool:
         return True
     except ssl.SSLError:  # it wants more: no goodbye has come
         return False
-
-
-def _of_whole_chunk(data: bytes) -> bytes:
-    """The body bytes of a read that is one whole chunk in the plainest frame; else none.
-
-    The parser need not see those: it stays where it is, before a chunk. Several chunks are its affair, which
-    it reads in a third of our time, and so are the last one, extensions, capitals and whatever is wrong.
-    """
-    at = data.find(b"\r\n", 1, 9)
-    size = len(data) - at - 4
-    if at > 0 and size > 0 and data[:at] == b"%x" % size and data.endswith(b"\r\n"):
-        return data[at + 2 : -2]
-    return b""
 
 
 def _parser_words(error: httptools.HttpParserError) -> str:
