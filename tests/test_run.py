@@ -109,6 +109,7 @@ async def test_a_script_without_interpreter_is_not_executable(tmp_path: Path) ->
 PARENT = """
 import asyncio, os, signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, under which tests may run, has it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # and a shell its background
 from proxy.run import run_child
 sys.exit(asyncio.run(run_child(sys.argv[1], sys.argv[1:], dict(os.environ))))
 """
