@@ -32,6 +32,8 @@ MAX_CHAIN = 200
 SMALL = 1_000
 """Bytes below which compression costs more than it saves."""
 MAX_DICT = 1 << 20
+BASES_BYTES = 48 << 20
+"""What bases may hold: two dozen loops with 2 MB of history each."""
 _MIN_DICT = 256
 """A dictionary costs three times a plain compression; below this it finds nothing worth it."""
 _LARGE = 64 << 10
@@ -147,7 +149,7 @@ class Bases:
     the same objects that the reading side holds, so they weigh little of its own.
     """
 
-    def __init__(self, max_bytes: int = 64 << 20) -> None:
+    def __init__(self, max_bytes: int = BASES_BYTES) -> None:
         self.max_bytes = max_bytes
         self._kept: OrderedDict[str, Base] = OrderedDict()
         self._newest: dict[str, str] = {}

@@ -60,7 +60,7 @@ class RecordWriter:
         keep: Keep = FOREVER,
         warn: schema.Warn = lambda text: None,
         clock: Callable[[], int] = time.time_ns,
-        bases_bytes: int = 48 << 20,
+        bases_bytes: int = bodies.BASES_BYTES,
     ) -> None:
         self.data_dir = data_dir
         self.lost_answers = 0

@@ -9,7 +9,7 @@ Pure: reads the index and changes nothing. A quotation must be long enough to be
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from proxy.model import ModelRequest
@@ -144,7 +144,7 @@ def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None
     if request.tools or request.hints.kind == "subagent":
         return None
     if request.hints.session is not None:
-        return _transcribed(scope, request, now_ns)
+        return _transcribed(_at_work(scope, now_ns), request)
     texts, model, since_ns = opening(request), request.model, now_ns - _BESIDE_NS
     quoting = Quoting([text for text in texts if len(text) <= _LONGEST_QUOTE])
     for step in reversed(scope.recent):
@@ -159,16 +159,15 @@ def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None
             break
         if step.model != request.model and _has_task(step.thread, texts):
             return step.thread
-    titled = [thread for thread in _at_work(scope, now_ns) if _is_titled(thread, request, texts)]
-    if titled:
-        return titled[0]
-    return _transcribed(scope, request, now_ns)
+    at_work = list(_at_work(scope, now_ns))
+    titled = next((thread for thread in at_work if _is_titled(thread, request, texts)), None)
+    return titled or _transcribed(at_work, request)
 
 
-def _transcribed(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
-    """The thread at work of which a request holds a transcript."""
+def _transcribed(threads: Iterable[Thread], request: ModelRequest) -> Thread | None:
+    """The thread of these, which are at work, of which a request holds a transcript."""
     texts, session = opening(request), request.hints.session
-    at_work = [thread for thread in _at_work(scope, now_ns) if not _talks_along(thread, texts)]
+    at_work = [thread for thread in threads if not _talks_along(thread, texts)]
     if session is not None:
         at_work = [thread for thread in at_work if thread.client_session == session]
     if at_work:
