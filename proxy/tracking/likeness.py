@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.model import Item, ModelRequest
+from proxy.tracking.newest import SUMMED_UP
 from proxy.tracking.threads import CLIPPED, Call, Step, joins
 
 _THOUGHTS = tuple(
@@ -19,7 +20,6 @@ _THOUGHTS = tuple(
 )
 _NOTHING = re.compile(r"^[\s\[\](){}.]*(empty|no content|none|null)?[\s\w\[\](){}.]{0,12}$", re.IGNORECASE)
 _SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
-_SUMMED_UP = "</summary>"
 _WORD = re.compile(r"\w+")
 _INNER_WORD = re.compile(r"(?<=\W)\w+(?=\W)")
 ENOUGH = 24
@@ -110,7 +110,7 @@ def opening(request: ModelRequest, most: int = 4) -> list[str]:
 
 def quotes(texts: Sequence[str], reply: str) -> bool:
     """Whether a new history's first texts carry an earlier reply (a summary of what was)."""
-    for part in (reply, *(match[1] for match in _SUMMARY.finditer(reply, 0, _last(_SUMMED_UP, reply)))):
+    for part in (reply, *(match[1] for match in _SUMMARY.finditer(reply, 0, _last(SUMMED_UP, reply)))):
         if repeats(texts, part.strip()):
             return True
     return False

@@ -411,7 +411,7 @@ def _by_summary(scope: Scope, request: ModelRequest, now_ns: int) -> Match | Non
         return None
     texts = opening(request)
     names = frozenset(tool.name for tool in request.tools)
-    for step in reversed(scope.recent):
+    for step in scope.recent.within(texts):
         if step.forgotten or now_ns - step.ended_ns > FRESH_NS:
             continue
         thread = _subject(scope, step)

@@ -29,11 +29,6 @@ from proxy.tracking.threads import CLIPPED, Call, Scope, Step, Thread, instructi
 
 _NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _HANDS_OVER = re.compile(r"transfer|hand_?(off|over)", re.IGNORECASE)
-_SHORT = 30_000
-"""Characters of a prompt in which words are looked at first: in shorter ones Python looks for a text of some
-length the slow way, 64 of them for milliseconds."""
-_PEEK = 400
-"""Characters of a reply of which the words are looked at."""
 FRESH_NS = 900_000_000_000
 _BESIDE_NS = 10_000_000_000
 _LOOKED_AT = 64
@@ -110,17 +105,13 @@ def kin_of(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None:
     Agents that talk to each other, or work one after the other, read each other's replies as user text.
     """
     texts = [text for text in _told(request) if ENOUGH <= len(text) <= _LONGEST_QUOTE] if scope.recent else []
-    short = sum(map(len, texts)) < _SHORT
-    heard = {word for text in texts for word in text.split()} if short else set()
-    for step in reversed(scope.recent) if texts else ():
+    for step in scope.recent.within(texts) if texts else ():
         if now_ns - step.ended_ns > FRESH_NS:
             return None
         if step.forgotten or same_client(step.thread, request.hints) is False:
             continue
         words, before = step.glance().strip(), step.thread.request
-        if words.count(" ") < SENTENCE or (short and not heard.issuperset(words[:_PEEK].split()[1:-1])):
-            continue
-        if not repeats(texts, words):
+        if words.count(" ") < SENTENCE or not repeats(texts, words):
             continue
         if before is None or not repeats(opening(before, _RETOLD) or _instructed(before), words):
             return step.thread  # and it had not been asked to say just that
@@ -147,7 +138,7 @@ def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None
         return _transcribed(_at_work(scope, now_ns), request)
     texts, model, since_ns = opening(request), request.model, now_ns - _BESIDE_NS
     quoting = Quoting([text for text in texts if len(text) <= _LONGEST_QUOTE])
-    for step in reversed(scope.recent):
+    for step in scope.recent:
         if step.ended_ns < since_ns:
             break
         if step.model == model or step.forgotten or step.thread.kind == "side":
@@ -240,7 +231,7 @@ def grown_from(scope: Scope, request: ModelRequest, now_ns: int) -> Step | None:
     if any(message.role == "assistant" for message in request.messages):
         return None
     texts, size = opening(request), len(request.messages)
-    for step in reversed(scope.recent):
+    for step in scope.recent:
         thread = step.thread
         if now_ns - step.ended_ns > FRESH_NS:
             return None

@@ -9,7 +9,7 @@ The invariant: no look-up crosses a ``Scope``, which is one key of one team.
 """
 
 import re
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from decimal import Decimal
@@ -29,6 +29,7 @@ from proxy.model import (
     ThreadKind,
 )
 from proxy.structs import struct
+from proxy.tracking.newest import Newest
 from proxy.tracking.packing import Known, known_of, pack_known, pack_text, text_of
 
 NEWEST_STEPS = 32
@@ -38,7 +39,6 @@ MILESTONES = frozenset({0, *(16**n for n in range(1, 7))})
 CLIPPED = 16_000
 """Characters of a reply kept to recognise it when a client rewrites it."""
 KEPT_ENDS = 4
-RECENT_REPLIES = 64
 WAITING_STEPS = 256
 EQUALS = 64
 """Steps kept under one name, the newest: a program that asks the same again and again would else make
@@ -376,7 +376,7 @@ class Scope:
         self.sayings: dict[bytes, list[Step]] = {}
         self.calls: dict[str, list[Step]] = {}
         self.held: dict[str, Step] = {}
-        self.recent: deque[Step] = deque(maxlen=RECENT_REPLIES)
+        self.recent: Newest[Step] = Newest()
         """Newest replies, to find the one that a summary or a side call quotes."""
         self.waiting: OrderedDict[str, Step] = OrderedDict()
         """Steps with unanswered calls, to find the one that a sub-agent works for."""
@@ -430,7 +430,7 @@ class Scope:
         if step.response_id:
             self.held[step.response_id] = step
         if step.text:
-            self.recent.append(step)
+            self.recent.add(step, step.text)
         if step.pending:
             self.waiting[step.id] = step
             if len(self.waiting) > WAITING_STEPS:

@@ -19,6 +19,7 @@ from policies import TABLE
 from proxy import dialects
 from proxy.app import new_id
 from proxy.chain import Chain, Link
+from proxy.circles import Circles
 from proxy.core import Core, CoreSettings
 from proxy.model import CaptureEnd, CaptureStart, Exchange, Head, Record, ResponseHead, Upstream
 from proxy.pricing import Pricing
@@ -34,11 +35,13 @@ HEADERS = (
     (b"X-Stainless-Runtime", b"CPython"), (b"x-stainless-retry-count", b"0"), (b"Content-Length", b"126"),
 )  # fmt: skip
 REQUEST = (
-    b'{"model":"claude-sonnet-4-5","max_tokens":1024,"messages":[{"role":"user","content":"Say hello."}]}'
+    b'{"model":"claude-sonnet-4-5","max_tokens":1024,"messages":[{"role":"user","content":'
+    b'"Fix the failing test and explain the cause."}]}'
 )
+_SAID = b"; ".join([b"the agent reads the file, edits one line and runs the tests again"] * 6)
 ANSWER = (
     b'{"id":"msg_1","type":"message","role":"assistant","model":"claude-sonnet-4-5","content":[{"type":"text",'
-    b'"text":"Hello, and welcome."}],"stop_reason":"end_turn","usage":{"input_tokens":25,"output_tokens":40}}'
+    b'"text":"%s"}],"stop_reason":"end_turn","usage":{"input_tokens":25,"output_tokens":101}}' % _SAID
 )
 BATCH = 150
 
@@ -122,6 +125,7 @@ def main() -> None:
         print(f"{instructions(*more) / 1_000:.0f} thousand instructions for one small call")
         return
     thinker = core(policies=options.policies)
+    Circles().start()
     if options.waiting:
         wait_between(thinker)
         return
