@@ -14,7 +14,7 @@ T = TypeVar("T")
 SUMMED_UP = "</summary>"
 """Behind a summary inside a reply: it may be quoted without what stands around it."""
 _MOST = 64
-_PEEK = 400
+_PEEK = 200
 """Characters of a reply in which its words are looked for."""
 _MARKS = 4
 _SHORT = 30_000

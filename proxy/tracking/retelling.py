@@ -138,10 +138,10 @@ def served_by(scope: Scope, request: ModelRequest, now_ns: int) -> Thread | None
         return _transcribed(_at_work(scope, now_ns), request)
     texts, model, since_ns = opening(request), request.model, now_ns - _BESIDE_NS
     quoting = Quoting([text for text in texts if len(text) <= _LONGEST_QUOTE])
-    for step in scope.recent:
+    for step in [step for step in scope.recent if step.model != model]:
         if step.ended_ns < since_ns:
             break
-        if step.model == model or step.forgotten or step.thread.kind == "side":
+        if step.forgotten or step.thread.kind == "side":
             continue
         if quoting.shares_lines(step.text):
             return step.thread
@@ -174,8 +174,9 @@ def _instructed(request: ModelRequest) -> list[str]:
 
 def _at_work(scope: Scope, now_ns: int) -> Iterator[Thread]:
     """Agents whose turn goes on, or has just ended; those in use last come first."""
-    for thread in islice(reversed(scope.threads.values()), _LOOKED_AT):
-        if not thread.tools or thread.kind == "side":
+    newest = islice(reversed(scope.threads.values()), _LOOKED_AT)
+    for thread in [thread for thread in newest if thread.tools]:
+        if thread.kind == "side":
             continue
         turn, rested_ns = thread.turn, now_ns - thread.last_ns
         if rested_ns > FRESH_NS:
