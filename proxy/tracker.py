@@ -245,6 +245,7 @@ class Tracker(Course):
             session.unjoined.append(thread)
         if parent is None and session.main is None:
             session.lonely = tuple(text[:2_000] for text in opening(request))
+            arrival.scope.lonely.append(session)
         if base is not None and asks_to_compact(request):
             base.thread.summed_up = True
         delta = delta_of(request, match, base.thread.pending() if base is not None else [], base)

@@ -139,13 +139,10 @@ def spawner(arrival: Arrival, session: Session, tasked: Thread | None) -> Thread
 def _lonely(scope: Scope, request: ModelRequest, now_ns: int) -> Session | None:
     """The session of a side call that went ahead of its main thread (a router), by the same words."""
     texts = opening(request)
-    for thread in reversed(scope.threads.values()):
-        session = thread.session
-        if now_ns - thread.last_ns > JOIN_NS:
-            return None
-        if session.main is not None or session.client != request.hints.client:
+    for session in reversed(scope.lonely):
+        if now_ns - session.last_ns > JOIN_NS or session.main is not None or not session.threads:
             continue
-        if any(repeats(texts, said) for said in session.lonely):
+        if session.client == request.hints.client and any(repeats(texts, said) for said in session.lonely):
             return session
     return None
 

@@ -261,6 +261,9 @@ def _grown(before: Sequence[str], after: Sequence[str], reply: str) -> bool:
     old, new = before[-1], after[-1]
     if len(new) < len(old) + ENOUGH:
         return False
+    half = int(_MOST_OF_IT * len(old) / 2)  # at one end this much must stand: soon seen, with most prompts
+    if not new.startswith(old[:half]) and not new.endswith(old[len(old) - half :]):
+        return False
     head = _alike(old, new)
     tail = min(_alike(old[::-1], new[::-1]), len(old) - head)
     if head + tail < _MOST_OF_IT * len(old):

@@ -9,7 +9,7 @@ The invariant: no look-up crosses a ``Scope``, which is one key of one team.
 """
 
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from decimal import Decimal
@@ -40,6 +40,7 @@ CLIPPED = 16_000
 """Characters of a reply kept to recognise it when a client rewrites it."""
 KEPT_ENDS = 4
 WAITING_STEPS = 256
+LONELY_SESSIONS = 64
 EQUALS = 64
 """Steps kept under one name, the newest: a program that asks the same again and again would else make
 every look-up longer than the last."""
@@ -378,6 +379,8 @@ class Scope:
         self.held: dict[str, Step] = {}
         self.recent: Newest[Step] = Newest()
         """Newest replies, to find the one that a summary or a side call quotes."""
+        self.lonely: deque[Session] = deque(maxlen=LONELY_SESSIONS)
+        """Newest sessions that a side call began, to find the one whose main thread comes now."""
         self.waiting: OrderedDict[str, Step] = OrderedDict()
         """Steps with unanswered calls, to find the one that a sub-agent works for."""
 
