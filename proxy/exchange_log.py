@@ -5,8 +5,8 @@ where they are not. Credentials were made dots before they reached the record. L
 upstream's name, which only this proxy understands, are taken off the path.
 
 ``request_body`` is what the client sent; where the model read more, ``inserted`` says what and where
-(``[[offset, text], …]``), for who wants the bytes that went upstream. A replay begins with the
-client's and decides anew.
+(``[[offset, text], …]``, with a third text where it stands in that one's place), for who wants the bytes that
+went upstream. A replay begins with the client's and decides anew.
 """
 
 import base64
@@ -41,11 +41,11 @@ def _clients(stored: StoredExchange, sent: bytes | None) -> bytes | None:
 
 
 def _ours(stored: StoredExchange, sent: bytes) -> list[list[Any]]:
-    """What was put into the client's body: offset in it, and text."""
+    """What was put into the client's body: offset in it, text, and the client's text that it replaced."""
     plain, before, found = _decoded(stored, sent), 0, []
-    for at, length in stored.inserted:
-        found.append([at - before, plain[at : at + length].decode()])
-        before += length
+    for at, length, *gone in stored.inserted:
+        found.append([at - before, plain[at : at + length].decode(), *gone])
+        before += length - sum(len(text.encode()) for text in gone)
     return found
 
 

@@ -180,6 +180,8 @@ class Item:
     """Thinking's proof: signature, redacted data, ``encrypted_content``, ``thoughtSignature``."""
     variants: tuple[str, ...] = ()
     """Other spellings of ``signature`` seen for this item, each as good (Responses streams)."""
+    summary: tuple[str, ...] = ()
+    """Of reasoning (Responses): the parts of its summary."""
     phase: str = ""
     """Of a message (Responses): said on the way, or the answer; empty where the wire says neither."""
     server: bool = False
@@ -411,14 +413,19 @@ Insertion = tuple[int, bytes]
 """Bytes of ours and the offset in the client's body before which they stand."""
 
 
+Change = tuple[int, bytes, bytes]
+"""An offset in the client's body, bytes of the client's that stand there, and ours that take their place."""
+
+
 @struct(frozen=True, slots=True)
 class Carrier:
-    """Text of ours in the form in which one API lets the model read it. Made once; these bytes stay."""
+    """What we put in, in the form in which one API takes it. Made once; these bytes stay."""
 
     raw: bytes
-    """JSON of one element."""
+    """JSON of one element, or of a member's value."""
     inside: str = ""
-    """Key of the list in a message at whose end it stands; empty: behind the message, as one of its own."""
+    """Of a nudge, key of the list in a message at whose end it stands (empty: behind the message, as one of
+    its own); of reasoning, key of the member that it is (empty: an element by itself)."""
 
 
 @struct(frozen=True, slots=True)
@@ -434,6 +441,43 @@ class Nudge:
     carrier: Carrier
     withdrawn: bool = False
     """It was taken back before a model read it, and stands nowhere."""
+
+
+@struct(frozen=True, slots=True)
+class Thought:
+    """A piece of reasoning of a reply, as it goes back."""
+
+    place: int
+    """Its number among the items of the reply."""
+    carrier: Carrier
+    names: tuple[bytes, ...]
+    """Of its content; what bears one of them is the same."""
+
+
+@struct(frozen=True, slots=True)
+class Kept:
+    """A reply's reasoning in the bytes in which it goes back, should a client lose it."""
+
+    step: str
+    after: bytes
+    """Name of the history (``ModelRequest.chain``) that ends with the reply."""
+    source: str
+    """Dialect and upstream."""
+    model: str
+    around: bytes
+    """Name of the system text and the tools that it was made under."""
+    shape: str
+    """A letter for each item of the reply, see ``tracking.repairs``."""
+    thoughts: tuple[Thought, ...]
+    back: bool = False
+    """It was put back once: it stands there in every later request."""
+    bound: bool = False
+    """And is bound to what stood around: where that is another, it does not."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds."""
+        return sum(len(one.carrier.raw) for one in self.thoughts)
 
 
 @struct(frozen=True, slots=True)
@@ -453,8 +497,9 @@ class CaptureStart:
     body: bytes | None
     """None: not held (streamed past, or ``record: digest``)."""
     splice: Splice | None = None
-    inserted: tuple[tuple[int, int], ...] = ()
-    """Offsets and lengths of what is ours in the (decoded) body; the rest is what the client sent."""
+    inserted: tuple[tuple[int, int] | tuple[int, int, str], ...] = ()
+    """Offsets and lengths of what is ours in the (decoded) body, with what of the client's it stands in
+    place of; the rest is what the client sent."""
     labels: Mapping[str, str] = field(default_factory=dict)
     session: str | None = None
     thread: str | None = None

@@ -154,7 +154,7 @@ def _previous(reader: Reader, step: str) -> str | None:
 
 def _inserted(seen: _Seen) -> list[str]:
     """What of the body is ours, as it stands there."""
-    pieces = (seen.body[at : at + length] for at, length in seen.stored.inserted)
+    pieces = (seen.body[at : at + length] for at, length, *_ in seen.stored.inserted)
     return [piece.decode("utf-8", "replace")[:_SHOWN] for piece in pieces]
 
 

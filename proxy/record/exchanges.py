@@ -33,8 +33,9 @@ class StoredExchange:
     request_body: int | None
     response_body: int | None
     response_headers: list[tuple[bytes, bytes]]
-    inserted: tuple[tuple[int, int], ...] = ()
-    """Offsets and lengths of what is ours in the decoded request body, which is what the model saw."""
+    inserted: tuple[tuple[int, int] | tuple[int, int, str], ...] = ()
+    """Offsets and lengths of what is ours in the decoded request body, which is what the model saw; and what
+    of the client's it stands in place of, where it does."""
 
 
 _AT_ONCE = 512

@@ -351,5 +351,5 @@ class Reader:
         values[12], values[13], values[17] = unpack_headers(row[13]), labels_of(row[14]), bool(row[18])
         values[22] = unpack_headers(row[23])
         if len(values) > 23:  # a record of before has no such column
-            values[23] = tuple((at, length) for at, length in orjson.loads(row[24] or b"[]"))
+            values[23] = tuple(tuple(one) for one in orjson.loads(row[24] or b"[]"))
         return StoredExchange(*values)
