@@ -9,8 +9,8 @@ held. ``repeats`` (its counts: ``loops``), ``tool_errors`` and ``tools`` look at
 ``history`` at what was sent before. These walk a message list by ``transcript``. ``thinking`` looks at
 reasoning that comes back: ``thinking_rules`` are the providers' demands, ``thinking_request`` the request
 under judgement, ``thinking_places`` where its replies stand, ``thinking_faults`` and ``thinking_marks`` what
-is the case with them, ``thinking_words`` how that is said; ``proofs`` and ``replies`` are what it remembers,
-``verdicts`` what the provider itself says.
+is the case with them, ``thinking_words`` how that is said, ``thinking_repair`` what may be put back;
+``proofs`` and ``replies`` are what it remembers, ``verdicts`` what the provider itself says.
 """
 
 from collections.abc import Mapping

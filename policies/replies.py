@@ -143,9 +143,12 @@ def unsettled(packed: Sequence[Sequence[Any]], known: int, new: Set[str]) -> lis
     ]
 
 
-def answered(packed: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """The same now that a request has gone well without some of their units, or with all of them."""
-    return [value if _flawless(value) else _answered(value) for value in packed]
+def answered(packed: Sequence[Sequence[Any]], repaired: Set[str] = frozenset()) -> list[Sequence[Any]]:
+    """The same now that a request has gone well without some of their units, or with all of them.
+
+    ``repaired``: the steps of those that were made whole before it went out.
+    """
+    return [value if _flawless(value) or value[0] in repaired else _answered(value) for value in packed]
 
 
 def _answered(value: Sequence[Any]) -> Sequence[Any]:

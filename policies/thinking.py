@@ -5,7 +5,7 @@ reasoning text) is remembered by fingerprints. Every later request of the thread
 that: where does the reply stand (``thinking_places``), which of its units came back, and how like are
 they (``thinking_faults``). What that is called and what it leads to is ``thinking_rules``' business, a
 table per model generation; what a unit is in each dialect, ``proofs``'; what else of a reply must come
-back with them, ``thinking_marks``'.
+back with them, ``thinking_marks``', and what may be put back ``thinking_repair``'s.
 
 Only what differs from the thread's previous request is looked at; a reply that came back well
 before and stands in the unchanged part costs one comparison. A fault is told when it appears and
@@ -13,11 +13,13 @@ when it changes, not at every step. Changes of system, tools and other messages 
 """
 
 from collections import Counter
+from typing import Any
 
 from policies.base import NOTHING, Policy
 from policies.replies import Settled, answered, remembered, rivalled, units_of
 from policies.thinking_faults import judge
 from policies.thinking_places import locate
+from policies.thinking_repair import edits, unmended, wish
 from policies.thinking_request import Asked
 from policies.thinking_rules import GLM, GLM_KEEPS, Generation, generation
 from policies.thinking_words import NAME, Judged, finding, terminal
@@ -56,21 +58,28 @@ class Thinking(Policy):
         findings: list[Finding] = []
         counts: Counter[str] = Counter()
         hard: list[Judged] = []
+        refused: set[str] = set()
+        wishes: list[dict[str, Any]] = []
         strays = locate(asked)
         replies = list(packed)
         for number in sorted(asked.opened):
             reply = asked.opened[number]
             judged = judge(asked, reply, strays)
+            why: str | None = None
             for index, one in enumerate(judged):
                 kind, consequence = one.verdict
                 if index < len(reply.units) or consequence is not None:
                     counts[kind] += 1
                 if consequence == "hard":
                     hard.append(one)
+                    refused.add(reply.step)
                 state = kind if consequence is None else f"{kind}:{consequence}"
                 if consequence is not None and reply.states[index] != state:
-                    findings.append(finding(reply, index, one, rules))
+                    why = unmended(reply, judged) if why is None else why
+                    findings.append(finding(reply, index, one, rules, why))
                 reply.states[index] = state
+            if why == "":
+                wishes.append(wish(reply, judged))
             replies[number] = reply.pack()
         settled = asked.settled
         well = settled.units + units_of(packed[settled.count :])
@@ -83,9 +92,15 @@ class Thinking(Policy):
             "settled": settled.pack(),
             "counts": dict(counts),
             "predicted": predicted,
+            **({"refused": sorted(refused)} if refused else {}),
             "whole": len(request.messages),
         }
-        return Decision(findings=tuple(findings), terminal=terminal(hard[0]) if hard else None, memory=memory)
+        return Decision(
+            findings=tuple(findings),
+            edits=edits(wishes, rules),
+            terminal=terminal(hard[0]) if hard else None,
+            memory=memory,
+        )
 
     # -- when the reply has come
 
@@ -93,13 +108,16 @@ class Thinking(Policy):
         attempt, request, reply = view.attempt, view.request, view.outcome
         if attempt is None or request is None or reply is None or request.operation != "chat":
             return NOTHING
-        said = reported(NAME, reply, view.memory.get("predicted", ()), of_prefix=False)
+        predicted = view.memory.get("predicted", ())
+        if predicted and view.repaired.issuperset(view.memory.get("refused", ("",))):
+            predicted = ()  # of what went out, nothing was
+        said = reported(NAME, reply, predicted, of_prefix=False)
         findings = (said,) if said is not None else ()
         if attempt.outcome != "complete":
             return Decision(findings=findings)
         packed, settled = view.memory.get("replies", ()), Settled(*view.memory.get("settled", ()))
         others = [value for value in packed[settled.count :] if value[0] != view.step]
-        replies = [*packed[: settled.count], *answered(others)]
+        replies = [*packed[: settled.count], *answered(others, view.repaired)]
         fresh = remembered(view, request, reply)
         if (fresh is None or not fresh.units) and request.chain:
             replies = rivalled(replies, request.chain[-1])

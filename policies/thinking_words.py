@@ -45,8 +45,8 @@ class Judged:
     message: int
 
 
-def finding(reply: Reply, index: int, one: Judged, rules: Generation) -> Finding:
-    """``index``: of the reply's units, then of its marks."""
+def finding(reply: Reply, index: int, one: Judged, rules: Generation, why: str = "") -> Finding:
+    """``index``: of the reply's units, then of its marks. ``why``: it is not to be put back."""
     kind, consequence = one.verdict
     if index < len(reply.units):
         unit = reply.units[index]
@@ -69,6 +69,7 @@ def finding(reply: Reply, index: int, one: Judged, rules: Generation) -> Finding
             "situation": one.situation,
             "rule": rules.name,
             "cause": cause,
+            **({"unmended": why} if why else {}),
         },
     )
 

@@ -25,7 +25,8 @@ POINTS: tuple[Point, ...] = get_args(Point)
 
 FAULTS = (Exception, SystemExit)
 """What a policy may raise: a library that it uses may want to end the process, which is not its to end."""
-_EDITS = frozenset({"nudge", "repair", "clamp", "land"})
+_EDITS = frozenset({"nudge", "clamp", "land"})
+"""What may precede an end. A ``repair`` is none: who wants faults refused does not want them mended."""
 _TERMINALS = ("hold", "message", "deny", "cut")
 """Weakest first: when several policies want to end a request, the strongest does."""
 
@@ -62,6 +63,8 @@ class Withheld:
     policy: str
     kind: str
     code: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """What it was about."""
 
 
 @struct(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class Chain:
         self.mode = mode
         self.on_fault = on_fault
         self._claimants = tuple(link for link in self.links if _speaks(link.policy, "claims"))
+        self.repairs = mode == "enforce" and any(link.action == "repair" for link in self.links)
+        """Whether any policy may put reasoning back."""
         self._watchers = tuple(link for link in self.links if link.policy.wants_deltas)
         self._speakers: dict[Point, tuple[Asked, ...]] = {
             point: tuple(
@@ -169,7 +174,7 @@ class Chain:
                 if acting and link.may(edit.kind):
                     edits.append(replace(edit, policy=policy.name))
                 else:
-                    withheld.append(Withheld(policy.name, edit.kind))
+                    withheld.append(Withheld(policy.name, edit.kind, data=_about(edit)))
             if decision.terminal is None:
                 continue
             wish = _formed(decision.terminal, link.action, point)
@@ -185,6 +190,10 @@ class Chain:
 def _speaks(policy: Policy, hook: Point | Literal["claims"]) -> bool:
     """Whether a policy says anything when asked so; hooks that never do are marked ``says_nothing``."""
     return not getattr(getattr(policy, hook), "says_nothing", False)
+
+
+def _about(edit: Edit) -> Mapping[str, Any]:
+    return edit.data if edit.kind == "repair" else {}
 
 
 def _formed(wish: Terminal, action: Action, point: str) -> Terminal:

@@ -22,6 +22,7 @@ class _Step:
     calls: dict[int, list[Json]] = field(default_factory=dict)
     results: list[Json] = field(default_factory=list)
     nudges: list[Json] = field(default_factory=list)
+    repairs: list[Json] = field(default_factory=list)
     ends: dict[str, Json] = field(default_factory=dict)
     """What a policy wanted to end, by the exchange that it was asked about."""
     passed: set[str] = field(default_factory=set)
@@ -67,6 +68,8 @@ class Details:
         elif record.type == "intervention" and data.get("kind") == "nudge":
             text = (data.get("quotes") or {}).get("text")
             step.nudges.append({"policy": data.get("policy"), **({"text": text} if text else {})})
+        elif record.type == "intervention" and data.get("kind") == "repair":
+            step.repairs.append({k: data[k] for k in ("policy", "reply", "blocks", "paths") if k in data})
         elif record.type == "item":
             _item(step, record)
 
@@ -94,6 +97,8 @@ class Details:
         step.update(known.facts)
         if known.nudges:
             step["nudges"] = known.nudges
+        if known.repairs:
+            step["repairs"] = known.repairs
         if would := [why for exchange, why in known.ends.items() if exchange in known.passed]:
             step["would_end"] = would  # a replay under other settings: the answer was there already
         step["attempts"] = [known.attempts[n] for n in sorted(known.attempts)]

@@ -182,6 +182,8 @@ class Item:
     """Other spellings of ``signature`` seen for this item, each as good (Responses streams)."""
     summary: tuple[str, ...] = ()
     """Of reasoning (Responses): the parts of its summary."""
+    pieces: tuple[Any, ...] = ()
+    """Of a reply's reasoning in typed pieces (Chat Completions): these, whole."""
     phase: str = ""
     """Of a message (Responses): said on the way, or the answer; empty where the wire says neither."""
     server: bool = False

@@ -10,10 +10,10 @@ The one invariant: ``body`` is the very object that came, unless something edite
 from collections.abc import Sequence
 
 from proxy.dialects.nudges import put_back
-from proxy.model import Insertion, ModelRequest, Nudge
+from proxy.model import Change, Insertion, ModelRequest, Nudge
 from proxy.ports import Dialect
 from proxy.reading.codings import decode_body, encode_body
-from proxy.reading.insertions import Stretch, inserted, moved, stretches
+from proxy.reading.insertions import Stretch, changed, moved, shifted, traces
 from proxy.reading.library import Reading
 from proxy.verdict import Edit
 
@@ -21,7 +21,7 @@ from proxy.verdict import Edit
 class Outgoing:
     """One per exchange."""
 
-    __slots__ = ("_carried", "_coding", "body", "plain", "unread")
+    __slots__ = ("_carried", "_coding", "_mended", "body", "plain", "unread")
 
     def __init__(self, body: bytes, coding: bytes | None) -> None:
         self.body = body
@@ -30,6 +30,8 @@ class Outgoing:
         self.unread: Nudge | None = None
         """The nudge behind which no reply stands."""
         self._carried: list[tuple[Nudge, tuple[Insertion, ...]]] = []
+        self._mended: dict[str, tuple[Change, ...]] = {}
+        """What was put back of replies, by their steps."""
         self._coding = coding
 
     @property
@@ -38,9 +40,17 @@ class Outgoing:
         return tuple(nudge for nudge, _ in self._carried)
 
     @property
-    def insertions(self) -> list[Insertion]:
-        """What of ours stands between the client's bytes."""
-        return [one for _, some in self._carried for one in some]
+    def mended(self) -> frozenset[str]:
+        """The steps of whose replies it carries something that the client lost."""
+        return frozenset(self._mended)
+
+    @property
+    def changes(self) -> list[Change]:
+        """What of ours stands between the client's bytes, or in the place of some."""
+        found = [(at, b"", text) for _, some in self._carried for at, text in some]
+        if self._mended:
+            found = sorted((*found, *(one for some in self._mended.values() for one in some)), key=_place)
+        return found
 
     @property
     def coded(self) -> bool:
@@ -50,7 +60,7 @@ class Outgoing:
     @property
     def added(self) -> int:
         """Bytes of ours, at the most as many tokens."""
-        return sum(len(text) for _, text in self.insertions)
+        return sum(len(text) - len(gone) for _, gone, text in self.changes)
 
     @property
     def said(self) -> int:
@@ -60,7 +70,7 @@ class Outgoing:
     @property
     def ours(self) -> tuple[Stretch, ...]:
         """Where they stand in the decoded body."""
-        return stretches(self.insertions)
+        return traces(self.changes)
 
     def read(self, limit: int) -> bytes:
         """Undo the content coding. Raises Undecodable."""
@@ -79,6 +89,20 @@ class Outgoing:
         self._carried = [(nudge, moved(some, reading.body, self.plain)) for _, nudge, some in found]
         self._write()
 
+    def mend(self, reading: Reading, step: str, changes: Sequence[Change]) -> bool:
+        """Put back what a reply lost. False: it has no place in the body."""
+        there = shifted(changes, reading.body, self.plain)
+        if not there:
+            return False
+        self._mended[step] = there
+        self._write()
+        return True
+
+    def unmend(self, steps: frozenset[str]) -> None:
+        """Take out again what was put back of some replies."""
+        self._mended = {step: some for step, some in self._mended.items() if step not in steps}
+        self._write()
+
     def leave_out(self, nudge: Nudge) -> None:
         """Take a nudge out again."""
         self._carried = [one for one in self._carried if one[0] is not nudge]
@@ -93,10 +117,16 @@ class Outgoing:
         if edited == self.plain:
             return False
         self._carried = [(nudge, moved(some, self.plain, edited)) for nudge, some in self._carried]
+        mended = {step: shifted(some, self.plain, edited) for step, some in self._mended.items()}
+        self._mended = {step: some for step, some in mended.items() if some}
         self.plain = edited
         self._write()
         return True
 
     def _write(self) -> None:
-        body = inserted(self.plain, self.insertions) if self._carried else self.plain
+        body = changed(self.plain, self.changes) if self._carried or self._mended else self.plain
         self.body = encode_body(body, self._coding) if self._coding is not None else body
+
+
+def _place(change: Change) -> int:
+    return change[0]

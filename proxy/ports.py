@@ -114,6 +114,11 @@ class Dialect(Protocol):
         """
         ...
 
+    def thought(self, item: Item, request: ModelRequest) -> Carrier | None:
+        """How reasoning of the reply to a request goes back, byte for byte; None where it does not, or not
+        all of it is known."""
+        ...
+
     def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
         """``deny`` (an error) or ``message`` (a final reply, streamed if the client streams)."""
         ...
@@ -179,6 +184,8 @@ class View:
     and money, less what is still under way; top-ups and other instances are not known."""
     demand: Demand | None = None
     """Whose the request is, and what it may take at the most (``claims``)."""
+    repaired: frozenset[str] = frozenset()
+    """Steps of whose replies reasoning was put back into the request that went out (``step_end``)."""
     cause: Cause | None = None
     """Why the turn is over (``turn_end``)."""
     memory: Mapping[str, Any] = field(default_factory=dict)

@@ -31,6 +31,7 @@ from proxy.model import (
     Attempt,
     Carrier,
     Exchange,
+    Kept,
     ModelRequest,
     Nudge,
     Outcome,
@@ -38,7 +39,7 @@ from proxy.model import (
 )
 from proxy.reading.library import fold
 from proxy.structs import replace
-from proxy.tracking import telling
+from proxy.tracking import repairs, telling
 from proxy.tracking.births import JOIN_NS, Arrival, origin_of, spawner
 from proxy.tracking.course import Course
 from proxy.tracking.heads import agreed_in, head, kept_steps, revive
@@ -54,6 +55,7 @@ from proxy.tracking.placing import (
     is_side_call,
     search,
 )
+from proxy.tracking.repairs import At
 from proxy.tracking.retelling import handed_on, kin_of, served_by, task_of
 from proxy.tracking.threads import Call, Step, Thread, Turn, said
 from proxy.tracking.turns import (
@@ -292,14 +294,20 @@ class Tracker(Course):
         step = placement.step_state
         return standing(step.thread.nudges, placement.request, step.ask)
 
-    def nudges_beside(self, exchange: Exchange, request: ModelRequest, now_ns: int) -> list[Placed]:
-        """The same for a request that is no step (its tokens are counted): those of the thread it is like."""
+    def beside(
+        self, exchange: Exchange, request: ModelRequest, source: str, now_ns: int
+    ) -> tuple[list[Placed], list[At]]:
+        """The same for a request that is no step (its tokens are counted), with what was put back: those of
+        the thread that it is like."""
         scope = self.shelf.scopes.get(exchange.identity.scope)
         if scope is None or not self._nudged:
-            return []
+            return [], []
         ask = ask_of(scope, request)
         step = search(scope, request, ask, now_ns).step
-        return standing(step.thread.nudges, request, ask) if step is not None else []
+        if step is None:
+            return [], []
+        there = repairs.standing(step.thread.kept, request, source)
+        return standing(step.thread.nudges, request, ask), there
 
     def nudge(
         self, placement: Placement, there: Sequence[Placed], policy: str, carrier: Carrier
@@ -324,6 +332,27 @@ class Tracker(Course):
     def end_nudging(self, placement: Placement) -> None:
         """This thread gets no further nudges."""
         placement.thread_state.nudging = False
+
+    # -- reasoning of its replies, should the client lose it
+
+    def keep(self, placement: Placement, reply: Kept) -> None:
+        """Keep a reply's reasoning in the bytes in which it goes back."""
+        thread = placement.thread_state
+        thread.kept = repairs.with_reply(thread.kept, reply)
+        self.shelf.weigh(thread)
+        self._changed[thread.id] = thread
+
+    def mark_back(self, placement: Placement, bound: Mapping[str, bool], *, back: bool) -> None:
+        """Reasoning of some replies stands in the history from here on, though its client lacks it; by their
+        steps, whether it is bound to what stands around."""
+        thread = placement.thread_state
+        thread.kept = repairs.marked(thread.kept, bound, back=back)
+        self._nudged = True
+        self._changed[thread.id] = thread
+
+    def end_mending(self, placement: Placement) -> None:
+        """Nothing more is put back in this thread."""
+        placement.thread_state.mending = False
 
     # -- its answer has come, as far as it comes
 
@@ -419,7 +448,7 @@ class Tracker(Course):
             thread = revive(value, self.shelf)
             if thread is not None:
                 count += 1
-                self._nudged = self._nudged or bool(thread.nudges)
+                self._nudged = self._nudged or bool(thread.nudges or thread.kept)
                 if thread.turn is not None and thread.turn.open:
                     self._watch(thread.turn, thread.turn.last_ns + self.idle_after_ns)
         return count
@@ -493,7 +522,7 @@ class Tracker(Course):
             if taken is None:
                 continue
             thread = taken.thread
-            self._nudged = self._nudged or bool(thread.nudges)
+            self._nudged = self._nudged or bool(thread.nudges or thread.kept)
             for step in taken.closed:
                 if not step.foreign:
                     self.emit(telling.elsewhere(telling.step_end(step, now_ns)))
@@ -529,6 +558,7 @@ def _inherit(thread: Thread, origin: Step | None) -> None:
     if origin is not None:
         thread.memories = dict(origin.thread.memories)
         thread.nudges, thread.nudging = list(origin.thread.nudges), origin.thread.nudging
+        thread.kept, thread.mending = list(origin.thread.kept), origin.thread.mending
 
 
 def _others_running(thread: Thread, step: Step) -> bool:

@@ -68,6 +68,8 @@ class Agreement:
                 self._predicted.setdefault(exchange, {})[str(data.get("policy"))] = None
                 if len(self._predicted) > self._MOST:
                     del self._predicted[next(iter(self._predicted))]
+        elif kind == "intervention" and data.get("kind") == "repair":
+            self._predicted.get(exchange, {}).pop(str(data.get("policy")), None)  # what went out has no fault
         elif kind == "step/attempt":
             policies = self._predicted.pop(exchange, {})
             if data.get("outcome") == "complete":

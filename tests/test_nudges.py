@@ -83,11 +83,11 @@ class Stage:
         assert self.core.tracker.load(heads) == len(heads)
 
     def open(
-        self, messages: list[Any] | None = None, *, path: str = "/v1/messages", coding: str = ""
+        self, messages: list[Any] | None = None, *, path: str = "/v1/messages", coding: str = "", **more: Any
     ) -> Opened:
         self.now_ns += SECOND_NS
         told = self.messages if messages is None else messages
-        body = {"model": self.model, "max_tokens": 4096, "messages": told, "tools": [{"name": "bash"}]}
+        body = {"model": self.model, "max_tokens": 4096, "messages": told, "tools": [{"name": "bash"}]} | more
         raw = json.dumps(body).encode()
         fields = [(b"content-type", b"application/json")]
         if coding:

@@ -254,6 +254,13 @@ def test_a_nudge_that_was_said_stands_at_its_step() -> None:
     assert r"└─ ✎ nudge by repeats: Try\x1b[2J another way." in text
 
 
+def test_reasoning_that_was_put_back_stands_at_its_step() -> None:
+    on = screen()
+    path = "$['messages'][1]['content'][0]"
+    mended = step(0, attempt(0, 5, 10), repairs=[{"policy": "thinking", "blocks": [0], "paths": [path]}])
+    assert f"└─ ✎ reasoning put back by thinking: {path}" in drawn(draw_turn(turn(mended), [], on), on)
+
+
 def test_what_would_have_ended_a_recorded_step_is_said_as_such() -> None:
     of = {"session": "ses_1", "thread": "thr_1", "turn": "trn_1", "step": "stp_0"}
     wish = {"policy": "tools", "kind": "deny", "tool": "Bash", "code": "c", "exchange": "exc_1", "number": 0}

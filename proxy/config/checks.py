@@ -121,7 +121,9 @@ def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
     """What the file format foresees and this version does not do: refused, never silently ignored."""
     for name, policy in settings.policies.items():
         path: KeyPath = ("policies", name, "action")
-        if policy.action in NOT_BUILT:
+        if policy.action == "repair":
+            yield from _repair(settings, source, name)
+        elif policy.action in NOT_BUILT:
             hint = "use observe, warn, nudge, deny, message or cut"
             yield source.problem(path, f"{policy.action} is not built yet", hint)
         elif policy.action == "nudge" and name in _WITHOUT_NUDGES:
@@ -130,6 +132,19 @@ def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
         elif policy.action == "nudge" and (policy.model_extra or {}).get("nudge") is False:
             hint = "remove nudge: false, or use action: observe"
             yield source.problem(("policies", name, "nudge"), "leaves action: nudge nothing to do", hint)
+
+
+def _repair(settings: Settings, source: Source, name: str) -> Iterator[Problem]:
+    """Only one policy knows what was lost; and what is put back must be there again after a restart."""
+    path: KeyPath = ("policies", name, "action")
+    if name != "thinking":
+        hint = "use observe, warn, deny, message or cut; thinking repairs"
+        yield source.problem(path, f"{name} has nothing to put back", hint)
+    elif settings.store.record == "digest" and source.is_whole(("store",)):
+        hint = "set store: {record: full}, or use another action"
+        yield source.problem(
+            path, "repair keeps what models thought, and record: digest keeps no content", hint
+        )
 
 
 _WITHOUT_NUDGES = POLICIES - {"repeats"}

@@ -12,6 +12,7 @@ from proxy.core.ending import NOTHING, attempt_outcome, unheard, usage_of
 from proxy.core.heard import Heard
 from proxy.core.parts import Parts
 from proxy.core.reminders import Reminders
+from proxy.core.repairs import Repairs, mend, source_of
 from proxy.core.scribe import Scribe, capture_end, capture_start
 from proxy.core.views import view_of
 from proxy.model import (
@@ -34,14 +35,16 @@ from proxy.structs import replace
 from proxy.tracking.placement import Placement
 from proxy.verdict import Balance, Claim, Demand, Edit, Reply, Terminal
 
+_NONE: frozenset[str] = frozenset()
+
 
 class Opened:
     """One exchange: ``respond``, ``feed`` and, exactly once, ``close``."""
 
     __slots__ = (
-        "_captured", "_dialect", "_heard", "_parts", "_reading", "_refused_by", "_reminders", "_reply",
-        "_scribe", "_sent_ns", "_waits", "ended_by", "exchange", "failure", "fetches", "on_cut", "out",
-        "placement", "refusal", "request", "splice", "tab", "warnings",
+        "_captured", "_dialect", "_heard", "_parts", "_reading", "_refused_by", "_reminders", "_repairs",
+        "_reply", "_scribe", "_sent_ns", "_waits", "ended_by", "exchange", "failure", "fetches", "on_cut",
+        "out", "placement", "refusal", "request", "splice", "tab", "warnings",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, exchange: Exchange, body: bytes | None) -> None:
@@ -70,6 +73,8 @@ class Opened:
         """The request as read, until it is placed."""
         self._scribe: Scribe | None = None
         self._reminders: Reminders | None = None
+        self._repairs: Repairs | None = None
+        """Only where a policy may repair, or something was put back before."""
         self._heard = Heard(
             keep=parts.settings.record_bodies and body is not None,
             max_kept=parts.settings.max_reply,
@@ -151,7 +156,10 @@ class Opened:
             self._place_fetch(self.request, now_ns)
             return
         if reading.request.operation in ("count", "other"):
-            self.out.carry(dialect, reading, parts.tracker.nudges_beside(exchange, reading.request, now_ns))
+            source = source_of(exchange, reading.request)
+            nudges, mended = parts.tracker.beside(exchange, reading.request, source, now_ns)
+            self.out.carry(dialect, reading, nudges)
+            mend(dialect, reading, self.out, mended)
             parts.unread(f"{reading.request.operation}, no step")
             return
         placement = self._belongs(parts.tracker.place(exchange, reading.request, now_ns))
@@ -161,6 +169,8 @@ class Opened:
         self._judge("step_start", now_ns)
         if self.refusal is None and self._reminders is not None:
             self._reminders.say(dialect, reading, now_ns)
+            if self._repairs is not None:
+                self._repairs.put_back(dialect, reading, now_ns)
         if self.refusal is None and refused is not None:
             self._refused_by = refused
             parts.tracker.refuse(placement, refused, now_ns)
@@ -186,6 +196,8 @@ class Opened:
         self.placement = placement
         self._scribe = Scribe(self._parts, self.exchange, placement)
         self._reminders = Reminders(self._parts, self._scribe, self.out)
+        if self._parts.chain.repairs or placement.thread_state.kept:
+            self._repairs = Repairs(self._parts, self._scribe, self.out, self.exchange)
         return placement
 
     # -- what the shell waited for: a thread stored, the verdict of the ledger
@@ -193,12 +205,16 @@ class Opened:
     @property
     def unsaved(self) -> bool:
         """It carries something of ours that the shell has to store first; then it calls ``keep``."""
-        return self._reminders is not None and self._reminders.unsaved
+        reminders, repairs = self._reminders, self._repairs
+        return (reminders is not None and reminders.unsaved) or (repairs is not None and repairs.unsaved)
 
     def keep(self, now_ns: int, *, safe: bool) -> None:
-        """A new nudge is stored with its thread; or it could not be, and then it does not go out."""
+        """What is newly put in is stored with its thread; or it could not be, and then it does not go out."""
         assert self._reminders is not None
-        self._reminders.stored(now_ns, safe=safe)
+        if self._reminders.unsaved:
+            self._reminders.stored(now_ns, safe=safe)
+        if self._repairs is not None:
+            self._repairs.stored(now_ns, safe=safe)
         if not self._parts.reserves:
             self.admit(now_ns)
 
@@ -268,14 +284,18 @@ class Opened:
         else:
             self._edit(ruling.edits, scribe, now_ns)
         for one in ruling.withheld:
-            scribe.intervened(one.policy, f"would_{one.kind}", {"code": one.code} if one.code else {}, now_ns)
+            more = {"code": one.code} if one.code else {}
+            for about in one.data.get("replies", ({},)):
+                scribe.intervened(one.policy, f"would_{one.kind}", {**more, **about}, now_ns)
 
     def _edit(self, edits: Sequence[Edit], scribe: Scribe, now_ns: int) -> None:
-        """Take up what may be changed. ``repair`` and ``land`` have their place here and are not built."""
+        """Take up what may be changed. ``land`` has its place here and is not built."""
         reminders = self._reminders
         assert reminders is not None
         for edit in edits:
             if edit.kind == "nudge" and reminders.wish(edit):
+                continue
+            if edit.kind == "repair" and self._repairs is not None and self._repairs.wish(edit):
                 continue
             if edit.kind != "clamp" or edit.max_output_tokens is None or reminders.made_up:
                 scribe.intervened(edit.policy, f"would_{edit.kind}", {}, now_ns)
@@ -305,6 +325,7 @@ class Opened:
             price=self._price if attempt is not None else None,
             balances=self._balances(placement, now_ns),
             demand=demand,
+            repaired=self.out.mended if attempt is not None and self._repairs is not None else _NONE,
         )
 
     def _price(self, usage: Usage) -> Cost:
@@ -393,6 +414,8 @@ class Opened:
         placement, heard = self.placement, self._heard
         if self._reminders is not None:
             self._reminders.left(now_ns)
+        if self._repairs is not None:
+            self._repairs.left(now_ns)
         try:
             if placement is not None:
                 self._settle(placement, end, now_ns)
@@ -417,6 +440,8 @@ class Opened:
         parts.tracker.close(placement, attempt)
         if attempt.outcome == "cut" and self.ended_by is not None:
             parts.tracker.cut(placement, self.ended_by, now_ns)
+        if self._repairs is not None and self._dialect is not None:
+            self._repairs.settle(self._dialect, attempt, now_ns)
         self._judge("step_end", now_ns, attempt)
         parts.judge_ended()
 

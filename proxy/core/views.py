@@ -20,8 +20,10 @@ def view_of(
     price: Callable[[Usage], Cost] | None,
     balances: Mapping[str, Balance],
     demand: Demand | None = None,
+    repaired: frozenset[str] = frozenset(),
 ) -> View:
-    """An exchange at one point. ``attempt`` and ``price``: once its reply is over. ``demand``: for claims."""
+    """An exchange at one point. ``attempt``, ``price`` and ``repaired``: once its reply is over.
+    ``demand``: for claims."""
     step = placement.step_state
     thread, turn = step.thread, step.turn
     return View(
@@ -49,6 +51,7 @@ def view_of(
         price=price,
         balances=balances,
         demand=demand,
+        repaired=repaired,
     )
 
 

@@ -10,9 +10,9 @@ What is where: ``anthropic``, ``openai_chat``, ``openai_responses`` and ``gemini
 and word refusals. One message, item or part is read by ``anthropic_blocks``, ``chat_message``,
 ``responses_item`` and ``gemini_parts``; a reply by ``anthropic_stream`` (its counts: ``anthropic_usage``),
 ``chat_stream``, ``responses_stream`` and ``gemini_stream``, with ``framing``, ``elements`` and ``refrain`` to
-take it apart. Shared: ``splice`` edits bytes, ``nudges`` puts text of ours in, ``refusals`` and
-``openai_errors`` word errors, ``compat`` knows where speakers of OpenAI's formats differ, ``hints`` what
-clients say of themselves, ``memo`` what was read before.
+take it apart. Shared: ``splice`` edits bytes, ``nudges`` puts text of ours in, ``repairs`` reasoning
+back, ``refusals`` and ``openai_errors`` word errors, ``compat`` knows where speakers of OpenAI's formats
+differ, ``hints`` what clients say of themselves, ``memo`` what was read before.
 """
 
 import re

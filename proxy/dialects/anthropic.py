@@ -33,7 +33,7 @@ from proxy.model import (
     Tool,
 )
 from proxy.ports import ResponseDecoder, Unreadable
-from proxy.reading.identity import canonical, item_digest, without_marks
+from proxy.reading.identity import KEPT, canonical, item_digest, without_marks
 from proxy.structs import replace
 from proxy.verdict import Edit, Reply, Terminal
 
@@ -145,6 +145,15 @@ class Anthropic:
         if span is not None and message[span[0] : span[0] + 1] == b'"':
             return [(span[0], b'[{"type":"text","text":'), (span[1], b"}," + carrier.raw + b"]")]
         return within(message, carrier)
+
+    def thought(self, item: Item, request: ModelRequest) -> Carrier | None:
+        """A block of its own; an unfinished one, without its signature, does not go back."""
+        if item.kind != "thinking" or not item.signature or len(item.text) >= KEPT:
+            return None
+        if item.form == "redacted_thinking":
+            return Carrier(orjson.dumps({"type": item.form, "data": item.signature}))
+        block = {"type": "thinking", "thinking": item.text, "signature": item.signature}
+        return Carrier(orjson.dumps(block))
 
     def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
         """An error that no client of this API repeats (402), or a final message."""

@@ -10,7 +10,7 @@ The one invariant: reading never raises; content that we do not know becomes an 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from proxy.dialects.compat import listed_reasoning, plain_reasoning, proof, spoken
+from proxy.dialects.compat import listed_reasoning, plain_reasoning, proof, spoken, whole_pieces
 from proxy.model import Item, Message, Role
 from proxy.reading.identity import (
     KEPT,
@@ -53,7 +53,7 @@ def read_message(raw: Any) -> Message:
     return Message(role, tuple(_given(role, raw.get("content"))))
 
 
-def assistant_items(message: Mapping[str, Any]) -> tuple[Item, ...]:
+def assistant_items(message: Mapping[str, Any], *, replied: bool = False) -> tuple[Item, ...]:
     """The items of an assistant message or of a whole reply."""
     content = message.get("content")
     items: list[Item] = []
@@ -61,7 +61,7 @@ def assistant_items(message: Mapping[str, Any]) -> tuple[Item, ...]:
     listed, details = listed_reasoning(message)
     parts = thoughts(content)
     if plain or details or parts:
-        items.append(thinking(field, plain, listed, details, parts))
+        items.append(thinking(field, plain, listed, details, parts, replied=replied))
     text = text_of(content)
     if text:
         items.append(said(text, text_digest("text", "assistant", text)))
@@ -80,14 +80,20 @@ def assistant_items(message: Mapping[str, Any]) -> tuple[Item, ...]:
 # -- parts of a reply, shared with the stream
 
 
-def thinking(field: str, plain: str, listed: str, details: Iterable[Any], parts: str) -> Item:
-    """All reasoning of a message. Given twice (as text and as pieces), the pieces are its proof."""
-    details = list(details)
+def thinking(
+    field: str, plain: str, listed: str, details: Iterable[Any], parts: str, *, replied: bool = False
+) -> Item:
+    """All reasoning of a message. Given twice (as text and as pieces), the pieces are its proof.
+
+    ``replied``: it is of a reply, so that the pieces themselves are kept.
+    """
+    pieces = whole_pieces(details)
     form = listed or field or "thinking"
-    text = plain or spoken(details) or parts
-    signature = clip(proof(details)) if details else None
+    text = plain or spoken(pieces) or parts
+    signature = clip(proof(pieces)) if pieces else None
     at: tuple[str | int, ...] = (listed or field,) if listed or field else ("content",)
-    return Item("thinking", "assistant", clip(text), form=form, signature=signature, at=at)
+    kept = pieces if replied else ()
+    return Item("thinking", "assistant", clip(text), form=form, signature=signature, pieces=kept, at=at)
 
 
 def said(text: str, digest: bytes) -> Item:

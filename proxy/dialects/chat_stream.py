@@ -165,7 +165,7 @@ class ChatDecoder:
         if not isinstance(message, dict):
             return ()
         self._chars = _spoken_chars(message)
-        return reading.assistant_items(message)
+        return reading.assistant_items(message, replied=True)
 
     # -- a stream
 
@@ -366,7 +366,7 @@ class ChatDecoder:
 
     def _thought(self) -> Item:
         plain, parts = self._plain.text(), self._parts.text()
-        return reading.thinking(self._field, plain, self._listed, self._details, parts)
+        return reading.thinking(self._field, plain, self._listed, self._details, parts, replied=True)
 
     @staticmethod
     def _asked(index: int, one: _Call) -> Item:

@@ -148,8 +148,14 @@ def spoken(details: Iterable[Any]) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def proof(details: Iterable[Any]) -> str:
-    """The pieces in one spelling: those of a stream joined, indexes and empty members left out."""
+def proof(pieces: Iterable[Any]) -> str:
+    """Whole pieces in one spelling: indexes and empty members left out."""
+    bare = [_bare(piece) if isinstance(piece, dict) else piece for piece in pieces]
+    return canonical(without_marks([one for one in bare if one], frozenset()))
+
+
+def whole_pieces(details: Iterable[Any]) -> tuple[Any, ...]:
+    """The pieces as they go back: those of a stream joined, null members left out."""
     joined: list[Any] = []
     last: tuple[Any, Any] | None = None
     for detail in details:
@@ -158,18 +164,23 @@ def proof(details: Iterable[Any]) -> str:
             last = None
             continue
         this = (detail.get("index"), detail.get("type"))
-        one = {name: value for name, value in detail.items() if name != "index" and value not in (None, "")}
         if this == last and this[0] is not None:
-            _join(joined[-1], one)
+            _join(joined[-1], detail)
         else:
-            joined.append(one)
+            joined.append({name: value for name, value in detail.items() if value is not None})
         last = this
-    return canonical(without_marks([one for one in joined if one], frozenset()))
+    return tuple(joined)
+
+
+def _bare(piece: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in piece.items() if name != "index" and value not in (None, "")}
 
 
 def _join(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
     for name, value in piece.items():
         grows = name in _SPOKEN or name in _PROOFS
+        if value in (None, ""):
+            continue
         if grows and isinstance(value, str) and isinstance(whole.get(name), str):
             whole[name] += value
         else:

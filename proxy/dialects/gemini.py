@@ -20,7 +20,7 @@ from proxy.dialects.memo import Remembered
 from proxy.dialects.nudges import nudged, within
 from proxy.dialects.refusals import plain_words, refusal_fields, shown
 from proxy.dialects.splice import insert_field, replace_number, replace_value, span_of
-from proxy.model import Carrier, Head, Insertion, Message, ModelRequest, Operation, Tool
+from proxy.model import Carrier, Head, Insertion, Item, Message, ModelRequest, Operation, Tool
 from proxy.ports import ResponseDecoder, Unreadable
 from proxy.reading.identity import canonical, item_digest, without_marks
 from proxy.verdict import Edit, Reply, Terminal
@@ -116,6 +116,12 @@ class Gemini:
     ) -> Sequence[Insertion] | None:
         """Behind the parts of the content."""
         return within(message, carrier)
+
+    def thought(self, item: Item, request: ModelRequest) -> Carrier | None:
+        """A signature in the part of a call: what bears it elsewhere need not come back."""
+        if item.kind != "tool_call" or item.server or not item.signature:
+            return None
+        return Carrier(orjson.dumps(item.signature), inside="thoughtSignature")
 
     def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
         """An error that clients of this API take as final (400), or a final message."""

@@ -57,7 +57,7 @@ def put_back(
     """What to insert for nudges, each behind the message of its index; those without a place are missing."""
     placed: list[tuple[int, Nudge, tuple[Insertion, ...]]] = []
     for index, nudge in nudges:
-        span = _span(dialect, reading, index)
+        span = span_of_message(dialect, reading, index)
         if span is None:
             continue
         found = dialect.insertions(reading.body[span[0] : span[1]], nudge.carrier, reading.request, index)
@@ -93,7 +93,7 @@ _REFUSALS: tuple[tuple[Blame, re.Pattern[str]], ...] = (
 )
 
 
-def _span(dialect: Dialect, reading: Reading, index: int) -> Span | None:
+def span_of_message(dialect: Dialect, reading: Reading, index: int) -> Span | None:
     """Where a message stands in a body."""
     if reading.list_start:
         return reading.starts[index], reading.ends[index]

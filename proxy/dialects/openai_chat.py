@@ -15,16 +15,16 @@ import orjson
 
 from proxy.dialects import chat_message
 from proxy.dialects.chat_stream import ChatDecoder
-from proxy.dialects.compat import cap_field, is_openai, nudge_role
+from proxy.dialects.compat import LISTED_REASONING, PLAIN_REASONING, cap_field, is_openai, nudge_role
 from proxy.dialects.hints import last_ask, read_hints
 from proxy.dialects.memo import Remembered
 from proxy.dialects.nudges import behind, follower, nudged
 from proxy.dialects.openai_errors import error_object, refuse
 from proxy.dialects.refusals import plain_words, refusal_fields
 from proxy.dialects.splice import lower_number, set_field, span_of
-from proxy.model import Carrier, Head, Insertion, Message, ModelRequest, Tool
+from proxy.model import Carrier, Head, Insertion, Item, Message, ModelRequest, Tool
 from proxy.ports import ResponseDecoder, Unreadable
-from proxy.reading.identity import canonical, item_digest, without_marks
+from proxy.reading.identity import KEPT, canonical, item_digest, without_marks
 from proxy.verdict import Edit, Reply, Terminal
 
 _CAPS = ("max_completion_tokens", "max_tokens")
@@ -101,6 +101,15 @@ class OpenAIChat:
         """Behind the message; never between a call and its results, nor in a role that the model lacks."""
         foreign = b'"role":"developer"' in carrier.raw and not is_openai(request.model)
         return None if foreign or follower(request, index) == "tool" else behind(message, carrier)
+
+    def thought(self, item: Item, request: ModelRequest) -> Carrier | None:
+        """The field beside the content: typed pieces where there are some, else the plain text."""
+        if item.kind != "thinking" or len(item.text) >= KEPT or len(item.signature or "") >= KEPT:
+            return None
+        if item.pieces and item.form in LISTED_REASONING:
+            return Carrier(orjson.dumps(item.pieces), inside=item.form)
+        plain = item.form in PLAIN_REASONING and item.signature is None
+        return Carrier(orjson.dumps(item.text), inside=item.form) if plain else None
 
     def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
         """An error (400), or for ``message`` a whole reply that says what was reached."""

@@ -130,6 +130,19 @@ class OpenAIResponses:
             return [(0, b'[{"role":"user","content":'), (len(message), b"}," + carrier.raw + b"]")]
         return None if follower(request, index) == "tool" else behind(message, carrier)
 
+    def thought(self, item: Item, request: ModelRequest) -> Carrier | None:
+        """A reasoning item; one without its content only where the provider keeps it under its id."""
+        stored = bool(item.item_id) and request.options.get("store") is not False
+        if item.kind != "thinking" or item.form != "reasoning" or not (item.signature or stored):
+            return None
+        raw: dict[str, Any] = {"type": "reasoning"}
+        if item.item_id:
+            raw["id"] = item.item_id
+        raw["summary"] = [{"type": "summary_text", "text": text} for text in item.summary]
+        if item.signature:
+            raw["encrypted_content"] = item.signature
+        return Carrier(orjson.dumps(raw))
+
     def refusal(self, request: ModelRequest | None, why: Terminal, request_id: str) -> Reply:
         """An error (400), or for ``message`` a whole reply that says what was reached.
 

@@ -209,12 +209,12 @@ def _other(role: Role, value: Any, at: tuple[str | int, ...]) -> Item:
 
 
 def _reasoning(raw: Mapping[str, Any], at: tuple[str | int, ...]) -> Item:
-    text = _text_of(raw.get("content"), ("reasoning_text", "text")) or "\n".join(
-        part["text"] for part in _dicts(raw.get("summary")) if isinstance(part.get("text"), str)
-    )
+    parts = _dicts(raw.get("summary"))
+    summary = tuple(part["text"] for part in parts if isinstance(part.get("text"), str))
+    text = _text_of(raw.get("content"), ("reasoning_text", "text")) or "\n".join(summary)
     return Item(
         "thinking", "assistant", clip(text), form="reasoning", item_id=_word(raw.get("id")),
-        signature=_word(raw.get("encrypted_content")), at=at,
+        signature=_word(raw.get("encrypted_content")), summary=summary, at=at,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 import orjson
 
-from proxy.model import Insertion
+from proxy.model import Change, Insertion
 from proxy.reading.insertions import inserted
 
 Span: TypeAlias = tuple[int, int]
@@ -80,6 +80,18 @@ def insert_field(body: bytes, path: Path, key: str, raw: bytes) -> bytes | None:
 def set_field(body: bytes, path: Path, key: str, raw: bytes) -> bytes | None:
     """The member's value replaced where it stands, else the member inserted at the end."""
     return replace_value(body, (*path, key), raw) or insert_field(body, path, key, raw)
+
+
+def set_member(body: bytes, path: Path, key: str, raw: bytes) -> Change | None:
+    """What to change for a member of the object at ``path`` to have this value."""
+    at = span_of(body, *path, key)
+    if at is not None:
+        return at[0], body[at[0] : at[1]], raw
+    span = span_of(body, *path)
+    if span is None or body[span[0] : span[0] + 1] != b"{" or body[span[1] - 1 : span[1]] != b"}":
+        return None
+    place, text = _at_end(body, span, orjson.dumps(key) + b":" + raw)
+    return place, b"", text
 
 
 def append_to_list(body: bytes, path: Path, raw: bytes) -> bytes | None:

@@ -45,6 +45,13 @@ def nudge_words(nudge: Json, ellipsis: str) -> str:
     return f"nudge by {inert(str(nudge.get('policy')), 40)}" + (f": {text}" if text else "")
 
 
+def repair_words(repair: Json) -> str:
+    """What was put back into the request."""
+    paths = repair.get("paths")
+    places = ", ".join(inert(str(path), 80) for path in paths[:4]) if isinstance(paths, list) else ""
+    return f"reasoning put back by {inert(str(repair.get('policy')), 40)}" + (f": {places}" if places else "")
+
+
 def _used(refused: Json) -> str:
     used, limit = refused.get("used"), refused.get("limit")
     if used is None or limit is None:

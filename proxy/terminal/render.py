@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.text import Text
 
-from proxy.terminal.refused import how_to_go_on, nudge_words, refusal_words
+from proxy.terminal.refused import how_to_go_on, nudge_words, refusal_words, repair_words
 from proxy.terminal.screen import Glyphs, Screen, wrapped
 from proxy.terminal.timeline import (
     Attempt,
@@ -275,6 +275,7 @@ class _Pen:
             below.extend(self._attempt(step, index) for index in range(len(step.attempts)))
         below.extend(self._finding(f) for f in step.findings)
         below.extend(self._nudge(n) for n in step.json.get("nudges") or () if isinstance(n, Mapping))
+        below.extend(self._repair(r) for r in step.json.get("repairs") or () if isinstance(r, Mapping))
         below.extend(self._would(w) for w in step.json.get("would_end") or () if isinstance(w, Mapping))
         below.extend(self._tool(tool, step.tools) for tool in step.tools)
         for child in sorted(children, key=lambda c: (c.began is None, c.began or 0)):
@@ -346,6 +347,9 @@ class _Pen:
 
     def _nudge(self, nudge: Json) -> _Node:
         return _Node(Text(f"{self._g.pen} {nudge_words(nudge, self._g.ellipsis)}", "cyan"))
+
+    def _repair(self, repair: Json) -> _Node:
+        return _Node(Text(f"{self._g.pen} {repair_words(repair)}", "cyan"))
 
     def _would(self, why: Json) -> _Node:
         return _Node(Text(f"{self._g.cross} {refusal_words(why, would=True)}", "yellow"))

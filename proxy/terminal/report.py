@@ -30,7 +30,7 @@ from proxy.verdict import VERDICTS, Agreement
 
 TYPES = (
     "session/start", "thread/start", "turn/start", "turn/resume", "step/start", "step/attempt", "item",
-    "step/end", "turn/end", "finding",
+    "step/end", "turn/end", "finding", "intervention",
 )  # fmt: skip
 """What it is made of."""
 _LEFT = frozenset({"completed", "interrupted", "superseded", "abandoned"})
@@ -171,6 +171,8 @@ class Report:
                 turn.open, turn.cause = True, None
             case "turn/end":
                 turn.open, turn.cause = False, data.get("cause")
+            case "intervention":
+                self._compare(kind, data)
             case "finding":
                 self._compare(kind, data)
                 self._finding(turn, data)

@@ -69,7 +69,7 @@ class Course:
         self._watched = 0
         self._most_idle = _MOST_IDLE
         self._nudged = False
-        """Whether there has been any nudge at all."""
+        """Whether there has been anything at all that we put in."""
         self._ended: list[Turn] = []
 
     # -- time passes

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from proxy.model import AttemptOutcome, Item
-from proxy.tracking import nudges
+from proxy.tracking import nudges, repairs
 from proxy.tracking.shelf import Shelf
 from proxy.tracking.threads import Agreed, Bill, Call, Scope, Session, Step, Thread, Turn
 
@@ -68,11 +68,19 @@ def head(thread: Thread, *, texts: bool = True) -> dict[str, Any]:
         "memories": {name: dict(memory) for name, memory in thread.memories.items()},
         "nudges": nudges.dump(thread.nudges),
         "nudging": thread.nudging,
+        **_kept(thread, texts=texts),
         "ends": {name: list(end) for name, end in thread.ends.items()},
         "root": _root(thread),
         "turn": _turn(turn) if turn is not None else None,
         "steps": [_step(step, texts) for step in steps],
     }
+
+
+def _kept(thread: Thread, *, texts: bool) -> dict[str, Any]:
+    """What could be put back, where there is anything."""
+    if not thread.kept and thread.mending:
+        return {}
+    return {"kept": repairs.dump(thread.kept) if texts else [], "mending": thread.mending}
 
 
 def revive(value: Mapping[str, Any], shelf: Shelf, *, foreign: bool = False) -> Thread | None:
@@ -105,6 +113,8 @@ def revive(value: Mapping[str, Any], shelf: Shelf, *, foreign: bool = False) -> 
         remembered=dict(value["memories"]),
         nudges=nudges.load(value.get("nudges", ())),
         nudging=value.get("nudging", True),
+        kept=repairs.load(value.get("kept", ())),
+        mending=value.get("mending", True),
         ends={name: (end[0], end[1]) for name, end in value.get("ends", {}).items()},
         foreign=foreign,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
-from proxy.tracking import nudges
+from proxy.tracking import nudges, repairs
 from proxy.tracking.heads import (
     VERSION,
     agreed_in,
@@ -57,6 +57,9 @@ def absorb(value: Mapping[str, Any], shelf: Shelf) -> Taken | None:
     thread.memories = {**value["memories"], **memories}
     thread.nudges = nudges.joined(thread.nudges, nudges.load(value.get("nudges", ())))
     thread.nudging = thread.nudging and value.get("nudging", True)
+    if thread.kept or "kept" in value:
+        thread.kept = repairs.joined(thread.kept, repairs.load(value.get("kept", ())))
+        thread.mending = thread.mending and value.get("mending", True)
     thread.epoch = max(thread.epoch, value["epoch"])
     thread.turns = max(thread.turns, value["turns"])
     thread.hint_turn = value["hint_turn"] or thread.hint_turn

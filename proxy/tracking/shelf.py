@@ -90,6 +90,8 @@ class Shelf:
         weight = THREAD_BYTES + STEP_BYTES * len(thread.steps)
         for nudge in thread.nudges:
             weight += len(nudge.carrier.raw)
+        for reply in thread.kept:
+            weight += reply.size
         for step in thread.steps[-1 - KEPT_TEXTS :]:
             weight += len(step.words)
             for call in step.calls:

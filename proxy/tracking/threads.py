@@ -23,6 +23,7 @@ from proxy.model import (
     DialectName,
     Hints,
     Item,
+    Kept,
     MatchedBy,
     ModelRequest,
     Nudge,
@@ -290,6 +291,10 @@ class Thread:
     """Whether it may get more of them: not after the provider refused a request that had some."""
     unsaved: bool = False
     """The newest of them is not safe in the thread store yet."""
+    kept: list[Kept] = field(default_factory=list)
+    """Reasoning of its replies as it goes back, oldest first: only where a client's losses are repaired."""
+    mending: bool = True
+    """Whether more of it may be put back: not after the provider refused a request that had some."""
     request: ModelRequest | None = None
     """Its newest request, as long as the memory for such lasts."""
     answered: ModelRequest | None = None

@@ -154,6 +154,8 @@ class Chat:
 
     def reply(self, body: JSON, answer: Answer) -> JSON:
         message: JSON = {"role": "assistant", "content": answer.text, "refusal": None}
+        if answer.thinking and "deepseek" in body["model"]:
+            message["reasoning_content"] = answer.thinking
         if answer.calls:
             message["tool_calls"] = [
                 {
@@ -189,6 +191,8 @@ class Chat:
             return base | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
         yield chunk({"role": "assistant", "content": "" if message["content"] else None})
+        for piece in pieces(message.get("reasoning_content") or ""):
+            yield chunk({"reasoning_content": piece})
         for piece in pieces(message["content"] or ""):
             yield chunk({"content": piece})
         for index, call in enumerate(message.get("tool_calls", [])):

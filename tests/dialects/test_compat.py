@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dialects.compat import cap_field, is_openai, nudge_role, read_usage, reported_cost
+from proxy.dialects.compat import (
+    cap_field,
+    is_openai,
+    nudge_role,
+    proof,
+    read_usage,
+    reported_cost,
+    whole_pieces,
+)
 
 
 def public(raw: dict[str, Any]) -> dict[str, int] | None:
@@ -153,3 +161,16 @@ def test_who_may_speak_last() -> None:
     assert nudge_role("mistral-large-latest", "tool") is None
     assert nudge_role("mistral-large-latest", "user") == "user"
     assert nudge_role("gpt-5.1", "assistant") is None
+
+
+def test_streamed_pieces_of_reasoning_are_joined_to_what_goes_back() -> None:
+    told = [
+        {"type": "reasoning.text", "index": 0, "text": "Let", "format": "f", "signature": None},
+        {"type": "reasoning.text", "index": 0, "text": " me."},
+        {"type": "reasoning.text", "index": 0, "text": "", "signature": "s"},
+        {"type": "reasoning.encrypted", "index": 1, "data": "d"},
+    ]
+    text = {"type": "reasoning.text", "index": 0, "text": "Let me.", "format": "f", "signature": "s"}
+    assert whole_pieces(told) == (text, told[3])
+    assert whole_pieces(whole_pieces(told)) == whole_pieces(told)
+    assert proof(whole_pieces(told)) == proof([{k: v for k, v in text.items() if k != "index"}, told[3]])

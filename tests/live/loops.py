@@ -36,6 +36,8 @@ class Loop:
     history: list[Json] = field(default_factory=list)
     step: int = 0
     more: Json = field(default_factory=dict)
+    thinks: bool = False
+    """The model thinks, if it is asked to."""
 
     def user(self, text: str) -> None:
         """The user speaks."""
@@ -106,12 +108,13 @@ class Loop:
     def _says(self, answer: "Said") -> Answer:
         tool = Tool("look", _SCHEMA)
         calls = tuple(Call(tool, {"q": question}) for question in answer.calls)
-        return Answer(answer.serial, None, answer.text or None, calls)
+        thought = f"Thinking of it for the {answer.serial}. time." if self.thinks else None
+        return Answer(answer.serial, thought, answer.text or None, calls)
 
     def took(self, answer: "Said", results: str | None = "seen") -> None:
         """The client takes a whole reply in, and runs its calls where it wants to."""
         self.step += 1
-        reply: Json = MODELS[self.dialect].reply({**self.body(), "model": "m"}, self._says(answer))
+        reply: Json = MODELS[self.dialect].reply({"model": "m", **self.body()}, self._says(answer))
         if self.dialect == "anthropic":
             self.history.append({"role": "assistant", "content": reply["content"]})
             ids = [block["id"] for block in reply["content"] if block["type"] == "tool_use"]
