@@ -3,7 +3,8 @@
 Each piece of reasoning is signed over the history that it was made from (system, tools, every earlier
 message; cache marks, key order and string against one-block content do not count). A request in which
 a signature does not fit its place is refused in the provider's words. Beside that the model looks at
-what its prompt cache would see: each request must begin with all of the one before.
+what its prompt cache would see: each request must begin with all of the one before, and bring back every
+piece of reasoning.
 """
 
 import hashlib
@@ -41,6 +42,8 @@ class Strict:
     def __init__(self) -> None:
         self.seen: list[list[Any]] = []
         """The histories of requests that were answered, as the cache would know them."""
+        self.issued: list[str] = []
+        """Signatures, each of which must come back."""
         self.refusals: list[str] = []
         self.last = False
 
@@ -55,11 +58,15 @@ class Strict:
         fault = self.fault(history)
         if fault is None and self.seen and history[: len(self.seen[-1])] != self.seen[-1]:
             fault = "the cached prefix has shrunk"
+        told = json.dumps(history)
+        if fault is None and not all(signature in told for signature in self.issued):
+            fault = "Expected `thinking` or `redacted_thinking`"
         if fault is not None:
             self.refusals.append(fault)
             return 400, self.error(fault)
         self.seen.append(history)
-        return 200, self.reply(sign(history), len(self.seen))
+        self.issued.append(sign(history))
+        return 200, self.reply(self.issued[-1], len(self.seen))
 
     def history(self, body: Json) -> list[Any]:
         raise NotImplementedError
@@ -144,10 +151,15 @@ class StrictResponses(Strict):
 
 
 class Agent:
-    """A client that sends its whole history every step and moves its cache mark along."""
+    """A client that sends its whole history every step and moves its cache mark along.
 
-    def __init__(self, model: Strict, ask: Callable[[str, bytes], Awaitable[Message]]) -> None:
-        self.model, self.ask = model, ask
+    ``forgets``: it has no place for reasoning.
+    """
+
+    def __init__(
+        self, model: Strict, ask: Callable[[str, bytes], Awaitable[Message]], *, forgets: bool = False
+    ) -> None:
+        self.model, self.ask, self.forgets = model, ask, forgets
         self.messages: list[Json] = [{"role": "user", "content": "look around"}]
         self.steps = 0
 
@@ -157,6 +169,8 @@ class Agent:
         if answer.status == 200:
             self.steps += 1
             self._take(answer.json())
+            if self.forgets:
+                self.messages = [_less(one) for one in self.messages if one.get("type") != "reasoning"]
         return answer
 
     def _request(self) -> tuple[str, bytes]:
@@ -185,6 +199,14 @@ class Agent:
             if item["type"] == "function_call":
                 output = {"type": "function_call_output", "call_id": item["call_id"], "output": "the same"}
                 self.messages.append(output)
+
+
+def _less(message: Json) -> Json:
+    """A message without thinking."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [block for block in content if block.get("type") != "thinking"]}
 
 
 MODELS = {"anthropic": StrictAnthropic, "responses": StrictResponses}

@@ -1,4 +1,5 @@
-"""Thirty steps before a model that refuses any history but its own: nudges, restarts, other instances."""
+"""Thirty steps before a model that refuses any history but its own: nudges, reasoning that the client loses,
+restarts, other instances."""
 
 import json
 from contextlib import AsyncExitStack
@@ -10,10 +11,11 @@ from proxy import app
 from tests.live.kit import Message, request_bytes, stage
 from tests.live.strict import BOUND, MODELS, Agent, Strict
 from tests.live.test_instances import Fleet, fleet
-from tests.live.test_restart import serving
+from tests.live.test_restart import Process, serving
 from tests.stores.ledger.kit import RedisServer
 
 NUDGING = {"repeats": {"action": "nudge"}}
+REPAIRING = {**NUDGING, "thinking": {"action": "repair"}}
 PLACES = [4, 6, 9]
 """Requests that are the first to carry a nudge."""
 
@@ -35,11 +37,12 @@ def all_well(model: Strict, *, killed: bool = False) -> None:
         assert found == [sum(step >= place for place in PLACES) for step in range(1, 31)]
 
 
+@pytest.mark.parametrize("forgets", [False, True])
 @pytest.mark.parametrize("name", sorted(MODELS))
-async def test_a_strict_model_refuses_nothing_over_restarts(name: str, tmp_path: Path) -> None:
+async def test_a_strict_model_refuses_nothing_over_restarts(name: str, forgets: bool, tmp_path: Path) -> None:
     model = MODELS[name]()
-    async with stage(tmp_path, model.respond, policies=NUDGING) as here:
-        agent = Agent(model, here.ask)
+    async with stage(tmp_path, model.respond, policies=REPAIRING) as here:
+        agent = Agent(model, here.ask, forgets=forgets)
         for number in range(1, 31):
             assert (await agent.step(last=number == 30)).status == 200
             if number in (4, 13):
@@ -65,27 +68,47 @@ async def test_the_same_loop_is_refused_where_nudges_are_not_put_back(name: str,
         assert (await agent.step()).status == 200
 
 
+@pytest.mark.parametrize("name", sorted(MODELS))
+async def test_a_client_that_forgets_is_refused_without_repair(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]()
+    async with stage(tmp_path, model.respond) as here:
+        agent = Agent(model, here.ask, forgets=True)
+        assert [(await agent.step()).status for _ in range(2)] == [200, 400]
+
+
 @pytest.mark.real
+@pytest.mark.parametrize("forgets", [False, True])
 @pytest.mark.parametrize("name", sorted(MODELS))
 async def test_a_strict_model_refuses_nothing_over_instances(
-    name: str, tmp_path: Path, redis: RedisServer
+    name: str, forgets: bool, tmp_path: Path, redis: RedisServer
 ) -> None:
     model = MODELS[name]()
     async with AsyncExitStack() as stack:
-        two = await stack.enter_async_context(fleet(tmp_path, redis, respond=model.respond, policies=NUDGING))
+        two = await stack.enter_async_context(
+            fleet(tmp_path, redis, respond=model.respond, policies=REPAIRING)
+        )
         at = 0
 
         async def ask(target: str, body: bytes) -> Message:
             return await asked(two, at, target, body)
 
-        agent = Agent(model, ask)
+        agent = Agent(model, ask, forgets=forgets)
         for number in range(1, 31):
             at = 0 if number <= 8 else 1 if number <= 15 else number % 2
-            if number == 5:  # killed behind the first nudge, and started again
-                await two.proxies[0].kill()
+            if number == 5:  # gone behind the first nudge, and started again
+                await gone(two.proxies[0], killed=not forgets)
                 two.proxies[0] = await stack.enter_async_context(serving(two.configs[0]))
             await agent.step(last=number == 30)
         all_well(model, killed=True)
+
+
+async def gone(proxy: Process, *, killed: bool) -> None:
+    """Who is killed may take the newest reply along, whose reasoning only a client that keeps it then has."""
+    if killed:
+        await proxy.kill()
+        return
+    proxy.process.terminate()
+    assert await proxy.process.wait() == 0
 
 
 async def asked(two: Fleet, at: int, target: str, body: bytes) -> Message:
