@@ -9,7 +9,7 @@ request that lacks the scope's fact (a label, a turn) falls under the subject ``
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from shlex import quote
 
@@ -29,10 +29,12 @@ from proxy.verdict import (
 NONE = "(none)"
 """The subject of a request that lacks the fact a scope asks for."""
 SHARES = 10_000
-ACTING = frozenset({"deny", "message", "cut"})
+ACTING = frozenset({"deny", "message", "cut", "land"})
 """Of what happens at a limit: whatever refuses."""
 PACE = "requests_per_minute"
 SPEND = "spend_usd"
+LANDING = "landing"
+"""Dimension of the counter of last steps: one for each turn, behind the colon the budget's own subject."""
 
 _LIFE_SCOPES = frozenset({"step", "turn", "thread", "session"})
 _CAUSES: Mapping[str, str] = {
@@ -83,6 +85,11 @@ class Budget:
         """Whether it refuses, and does not only tell."""
         return self.on_exhausted in ACTING
 
+    @property
+    def lands(self) -> bool:
+        """Whether it gives a turn a last step before it refuses."""
+        return self.on_exhausted == "land"
+
     def matches(self, subjects: Mapping[str, str]) -> bool:
         """Whether a request falls under it. A model that is not known may be any."""
         return (
@@ -98,6 +105,8 @@ class Budgets:
     def __init__(self, budgets: Sequence[Budget]) -> None:
         self.by_name = {budget.name: budget for budget in budgets}
         self._all = tuple(budgets)
+        self.lands = any(budget.lands for budget in budgets)
+        """Whether any gives a last step."""
 
     def acts(self, claim: Claim) -> bool:
         """Whether what does not fit a claim is refused, and not only told of."""
@@ -124,21 +133,31 @@ class Budgets:
         found: list[Claim] = []
         for budget in self._all:
             if budget.matches(demand.subjects):
-                found += _claims(budget, demand)
+                claims = list(_claims(budget, demand))
+                found += _before_the_last(budget, claims, demand) if budget.lands else claims
         return found
 
-    def refusal(self, why: Refusal, *, now_ns: int) -> Terminal:
-        """What the client is told: which limit, how far, until when, and how to go on."""
+    def refusal(self, why: Refusal, *, now_ns: int, landed: bool = False) -> Terminal:
+        """What the client is told: which limit, how far, until when, and how to go on.
+
+        ``landed``: its turn has had its last step.
+        """
         if why.claim is None or why.balance is None:
             return _stopped(why.stopped or "")
         claim, balance = why.claim, why.balance
         dimension, _, tool = claim.dimension.partition(":")
+        if dimension == LANDING:
+            return self._landed(claim, tool)
         pace = dimension == PACE
         fields = _fields(claim, balance, dimension, tool)
         left_s = None
         if balance.resets_at_ns is not None:
             left_s = max(1, -(-(balance.resets_at_ns - now_ns) // 1_000_000_000))
-        message = f"Looptap: {_state(claim, balance, dimension, tool)}. To go on: {fields['how_to_go_on']}."
+        state = _state(claim, balance, dimension, tool)
+        if landed:
+            state += f"; {_GIVEN}"
+            fields["landed"] = True
+        message = f"Looptap: {state}. To go on: {fields['how_to_go_on']}."
         return Terminal(
             "message" if self._reached(claim) == "message" and not pace else "deny",
             claim.policy or "budgets",
@@ -148,6 +167,38 @@ class Budgets:
             fields,
             retry_after_s=left_s if pace else None,
             resets_s=None if pace else left_s,
+        )
+
+    def last_step(self, why: Refusal, *, now_ns: int) -> Terminal:
+        """The same of a request that goes out as the last of its turn: what there was no more room for."""
+        told = self.refusal(why, now_ns=now_ns)
+        assert why.claim is not None
+        assert why.balance is not None
+        whose = f"budget {why.claim.budget!r} of {why.claim.scope} {public_name(why.claim.subject)}"
+        dimension, _, tool = why.claim.dimension.partition(":")
+        unit = _UNITS.get(dimension, dimension).format(tool=public_name(tool))
+        used, limit = (public_amount(dimension, n) for n in (why.balance.used, why.balance.hard))
+        message = f"Looptap: {whose} gives a last step, at {used} of {limit} {unit} used"
+        return replace(told, message=f"{message}. To go on: {told.fields['how_to_go_on']}.")
+
+    def _landed(self, claim: Claim, subject: str) -> Terminal:
+        """Its turn has had its last step, whatever has become free since."""
+        budget = self.by_name[claim.budget]
+        dimension, limit = next(iter(budget.limits.items()), ("calls", 0))
+        how = _how(replace(claim, scope=budget.scope, subject=subject, dimension=dimension), dimension, None)
+        fields: dict[str, object] = {
+            "budget": budget.name,
+            "scope": budget.scope,
+            "subject": subject,
+            "dimension": dimension,
+            "limit": public_amount(dimension, limit),
+            "landed": True,
+            "how_to_go_on": how,
+        }
+        whose = f"budget {budget.name!r} of {budget.scope} {public_name(subject)}"
+        message = f"Looptap: {whose} had no room for one step more; {_GIVEN}. To go on: {how}."
+        return Terminal(
+            "deny", "budgets", _code(dimension), message, _CAUSES.get(dimension, "policy"), fields
         )
 
     def unpriced(self, budget: str, what: str) -> Terminal:
@@ -201,7 +252,7 @@ def _claims(budget: Budget, demand: Demand) -> Iterator[Claim]:
         else:
             amount, least = _amounts(dimension, demand)
             if amount:
-                minimum = least if budget.clamp and least < amount else None
+                minimum = least if budget.clamp and least < amount and not budget.lands else None
                 yield _claim(budget, subject, dimension, limit, amount, minimum=minimum)
     for pattern, limit in budget.calls.items():
         amount = sum(count for tool, count in demand.calls.items() if fnmatchcase(tool, pattern))
@@ -235,6 +286,31 @@ def _amounts(dimension: str, demand: Demand) -> tuple[int, int]:
             return 1, 1
 
 
+def _before_the_last(budget: Budget, claims: Sequence[Claim], demand: Demand) -> Iterator[Claim]:
+    """The claims of a step that is not the last: each says what must stay free, and what a last one takes."""
+    for claim in claims:
+        dimension = claim.dimension.partition(":")[0]
+        last = claim.amount
+        match dimension:
+            case "steps" | "input_tokens":  # whoever takes the last of it is the last
+                spare = claim.amount
+            case "calls" | "tool_retries":
+                spare = 1
+            case "wall_clock":  # the time between the limit and where requests stop is that of the last step
+                spare = (claim.hard or 0) - claim.limit
+            case "output_tokens" | "total_tokens" | "spend_usd":
+                spare, last = 0, min(last, _amounts(dimension, demand)[1])
+            case _:  # a pace ends no turn
+                yield claim
+                continue
+        yield replace(claim, spare=spare, last=last)
+    turn = demand.subjects.get("turn")
+    if claims and turn is not None:
+        yield Claim(
+            budget.name, "turn", turn, f"{LANDING}:{claims[0].subject}", budget.window, 0, 1, spare=1, last=1
+        )
+
+
 def _claim(
     budget: Budget,
     subject: str,
@@ -262,6 +338,8 @@ def _claim(
 
 
 # -- words
+
+_GIVEN = "this turn was given its last step, to sum up"
 
 
 def _fields(claim: Claim, balance: Balance, dimension: str, tool: str) -> dict[str, object]:

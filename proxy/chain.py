@@ -40,14 +40,14 @@ class Link:
 
     def may(self, kind: str) -> bool:
         """Whether this policy's configured action covers an intervention of that kind."""
-        if self.action in _TERMINALS:
+        if self.action in (*_TERMINALS, "land"):
             return kind in _EDITS or kind == self.action
         return kind == self.action
 
     @property
     def on_exhausted(self) -> Reached:
         """What becomes of a request that has no room for this policy's claims."""
-        if self.action not in _TERMINALS:
+        if self.action not in (*_TERMINALS, "land"):
             return "observe"
         return "message" if self.action == "message" else "deny"
 
@@ -178,6 +178,12 @@ class Chain:
             if decision.terminal is None:
                 continue
             wish = _formed(decision.terminal, link.action, point)
+            if link.action == "land" and wish.any_form:
+                if acting and point in ("turn_start", "step_start"):
+                    edits.append(Edit("land", data={"why": wish}, policy=policy.name))
+                else:
+                    withheld.append(Withheld(policy.name, "land", wish.code))
+                continue
             if acting and (link.may(wish.kind) or (wish.any_form and link.action in _TERMINALS)):
                 terminal = _stronger(terminal, wish)
             else:

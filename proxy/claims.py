@@ -90,6 +90,8 @@ def _faults(claim: Any) -> Iterator[str]:
         yield from _misread(claim, dimension[1], dimension[2])
     if claim.minimum is not None:
         yield "a minimum is for budgets, which lower the request; answer an edit, clamp, for that"
+    if claim.spare or claim.last is not None:
+        yield "a last step is for budgets to give; with action: land a policy's terminal gives one"
     taken = {"amount": claim.amount, "level": 0 if claim.level is None else claim.level}
     limits = {"limit": claim.limit, "hard": claim.limit if claim.hard is None else claim.hard}
     limits |= {f"alert_at[{place}]": share for place, share in enumerate(claim.alert_at)}

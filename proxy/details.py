@@ -65,9 +65,10 @@ class Details:
                 **{k: v for k, v in data.items() if k not in ("exchange", "number", "kind")},
                 "action": data["kind"],
             }
-        elif record.type == "intervention" and data.get("kind") == "nudge":
+        elif record.type == "intervention" and data.get("kind") in ("nudge", "land"):
             text = (data.get("quotes") or {}).get("text")
-            step.nudges.append({"policy": data.get("policy"), **({"text": text} if text else {})})
+            last = {"last": dict(data)} if data["kind"] == "land" else {}
+            step.nudges.append({"policy": data.get("policy"), **({"text": text} if text else {}), **last})
         elif record.type == "intervention" and data.get("kind") == "repair":
             step.repairs.append({k: data[k] for k in ("policy", "reply", "blocks", "paths") if k in data})
         elif record.type == "item":

@@ -6,7 +6,8 @@ upstream's name, which only this proxy understands, are taken off the path.
 
 ``request_body`` is what the client sent; where the model read more, ``inserted`` says what and where
 (``[[offset, text], …]``, with a third text where it stands in that one's place), for who wants the bytes that
-went upstream. A replay begins with the client's and decides anew.
+went upstream. A replay begins with the client's and decides anew. ``landed`` stands where a request was its
+turn's last step: the cause.
 """
 
 import base64
@@ -25,12 +26,38 @@ _LARGEST = 1 << 30
 
 def write_log(reader: Reader, exchanges: Iterable[StoredExchange]) -> Iterator[bytes]:
     """The lines of some exchanges, bodies read one by one."""
+    landed = _Landed(reader)
     for stored in exchanges:
         sent = reader.body(stored.request_body)
         line = log_line(stored, _clients(stored, sent), reader.body(stored.response_body))
+        if (cause := landed.cause(stored)) is not None:
+            line |= {"landed": cause}
         if sent is not None and stored.inserted:
             line |= {"inserted": _ours(stored, sent)}
         yield orjson.dumps(line) + b"\n"
+
+
+class _Landed:
+    """Which exchanges were their turn's last step, and why; asked turn by turn."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._turn: str | None = None
+        self._causes: dict[str, str] = {}
+
+    def cause(self, stored: StoredExchange) -> str | None:
+        """Why it was one; None where it was none."""
+        if stored.turn is None:
+            return None
+        if stored.turn != self._turn:
+            self._turn = stored.turn
+            told = self._reader.events(types=("intervention",), turn=stored.turn)
+            self._causes = {
+                str(record.data.get("exchange")): str(record.data.get("cause"))
+                for _, record in told
+                if record.data.get("kind") == "land"
+            }
+        return self._causes.get(stored.id)
 
 
 def _clients(stored: StoredExchange, sent: bytes | None) -> bytes | None:

@@ -7,6 +7,7 @@ header stays true.
 The one invariant: ``body`` is the very object that came, unless something edited it.
 """
 
+from array import array
 from collections.abc import Sequence
 
 from proxy.dialects.nudges import put_back
@@ -79,6 +80,11 @@ class Outgoing:
             self._coding = None
         return self.plain
 
+    def end_with(self, dialect: Dialect, request: ModelRequest, there: Sequence[tuple[int, Nudge]]) -> None:
+        """Put nudges in once more, with one at the end that came late: when the reading is gone."""
+        none: array[int] = array("q")
+        self.carry(dialect, Reading("", self.plain, request, {}, {}, 0, 0, none, none), there)
+
     def carry(self, dialect: Dialect, reading: Reading, there: Sequence[tuple[int, Nudge]]) -> None:
         """Put nudges in, each behind the message of its index; what may not stand there is left out."""
         if not there:
@@ -116,12 +122,28 @@ class Outgoing:
         edited = dialect.edit_request(self.plain, request, [Edit("clamp", max_output_tokens=most)])
         if edited == self.plain:
             return False
+        self._take(edited)
+        return True
+
+    def forbid_calls(self, dialect: Dialect, request: ModelRequest) -> bool:
+        """Have the model call no tool this time. False: the body could not be edited."""
+        if not request.tools:
+            return True
+        if self.coded:
+            return False
+        edited = dialect.edit_request(self.plain, request, [Edit("land")])
+        if edited is self.plain:
+            return False
+        self._take(edited)
+        return True
+
+    def _take(self, edited: bytes) -> None:
+        """Go on with the client's body as edited."""
         self._carried = [(nudge, moved(some, self.plain, edited)) for nudge, some in self._carried]
         mended = {step: shifted(some, self.plain, edited) for step, some in self._mended.items()}
         self._mended = {step: some for step, some in mended.items() if some}
         self.plain = edited
         self._write()
-        return True
 
     def _write(self) -> None:
         body = changed(self.plain, self.changes) if self._carried or self._mended else self.plain

@@ -43,7 +43,9 @@ from proxy.model import (
 )
 from proxy.reading.library import Library
 from proxy.tracker import Tracker
+from proxy.tracking import landing
 from proxy.tracking.course import IDLE_NS
+from proxy.tracking.placement import Placement
 from proxy.trees import Forest
 from proxy.verdict import STOPPED, Terminal
 
@@ -86,6 +88,8 @@ class Line:
     response_body: bytes
     end: EndKind
     ended_ns: int | None
+    landed: str | None = None
+    """Why it was its turn's last step, where it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +210,8 @@ class Replay:
             opened = core.relay(exchange, self._now_ns)
         if opened.placement is None:
             self.unmodelled.append(exchange.number)
+        elif line.landed is not None:
+            self._land(opened.placement, line.landed)
         if line.ended_ns is None:
             self._close(opened, line, self._now_ns)
             return
@@ -216,6 +222,13 @@ class Replay:
             heapq.heappush(self._closing, entry)
         while len(self._closing) > _WAITING:
             self._close_next()
+
+    def _land(self, placement: Placement, cause: str) -> None:
+        """The recorded proxy gave this turn its last step here."""
+        step = placement.step_state
+        if landing.cause_of(step) is None:
+            why = Terminal("deny", "", "", "", cause)
+            self.core.tracker.remember(placement, landing.written(step, why, recorded=True))
 
     def _notice_clock(self, line: Line) -> None:
         """Lines stand as they were opened. Where one ends before another has come that stands above it, the
@@ -318,6 +331,7 @@ class Replay:
             response_body=_body(value, "response_body"),
             end=end,
             ended_ns=_time(value, "t_end") if arrived is not None else None,
+            landed=landed if isinstance(landed := value.get("landed"), str) else None,
         )
 
     def _upstream(self, value: Mapping[str, Any], path: str) -> Upstream:

@@ -43,10 +43,11 @@ from proxy.tracking import repairs, telling
 from proxy.tracking.births import JOIN_NS, Arrival, origin_of, spawner
 from proxy.tracking.course import Course
 from proxy.tracking.heads import agreed_in, head, kept_steps, revive
+from proxy.tracking.landing import cause_of
 from proxy.tracking.likeness import opening, reply_text
 from proxy.tracking.lookups import known_threads, lacks_reply, names_of_request, names_of_thread
 from proxy.tracking.merging import absorb
-from proxy.tracking.nudges import Placed, at_the_end, may_begin, same_place, standing
+from proxy.tracking.nudges import Placed, at_the_end, may_begin, may_end, same_place, standing
 from proxy.tracking.placement import Placement
 from proxy.tracking.placing import (
     Match,
@@ -73,6 +74,9 @@ from proxy.tracking.turns import (
     since_refusal,
 )
 from proxy.verdict import Terminal
+
+_SUMMED_UP = frozenset({"completed", "max_tokens"})
+"""How a reply ends that is the last of a turn which a limit ended."""
 
 
 class Tracker(Course):
@@ -323,6 +327,18 @@ class Tracker(Course):
         self._nudged = True
         return len(request.messages) - 1, nudge
 
+    def may_end(self, placement: Placement) -> bool:
+        """Whether this request may be given words of ours to end its turn with."""
+        return may_end(placement.step_state, placement.request)
+
+    def last_words(self, placement: Placement, policy: str, carrier: Carrier) -> Nudge:
+        """Keep words of ours behind the last message, in the place of what no model has read there."""
+        thread = placement.thread_state
+        nudge = at_the_end(placement.request, placement.step_state.ask, policy, carrier)
+        thread.nudges = [*(one for one in thread.nudges if not same_place(one, nudge)), nudge]
+        self._nudged = True
+        return nudge
+
     def withdraw(self, placement: Placement, nudge: Nudge) -> None:
         """Forget a nudge that no model has read."""
         thread = placement.thread_state
@@ -423,6 +439,8 @@ class Tracker(Course):
             return
         self._close_step(step, now_ns)
         cause = ending(reply)
+        if cause in _SUMMED_UP and (reached := cause_of(step)) is not None:
+            cause = refusal_cause(reached)
         if cause is not None and turn.open and not _others_running(thread, step):
             self._end_turn(turn, cause)
 

@@ -19,7 +19,7 @@ Consequence = Literal["hard", "soft"]
 """``hard``: the provider will refuse; ``soft``: accepted, but reasoning or cache is lost."""
 
 Action = Literal["observe", "warn", "nudge", "repair", "clamp", "land", "deny", "message", "cut", "hold"]
-Reached = Literal["deny", "message", "cut", "warn", "observe"]
+Reached = Literal["deny", "message", "cut", "land", "warn", "observe"]
 """What happens at a limit (``on_exhausted``)."""
 Scope = str
 """step, turn, thread, session, key, team, org, model, upstream or ``label:NAME``."""
@@ -83,7 +83,8 @@ class Edit:
 
     ``nudge``: ``text`` to be read by the model (``data["unquoted"]``: the same without what it quotes of
     the traffic, for where none of that may be kept); ``repair``: thinking to put back; ``clamp``: a
-    lower ``max_output_tokens``; ``land``: one last step without tools.
+    lower ``max_output_tokens``; ``land``: one last step without tools (``data["why"]``: the ``Terminal`` that
+    it stands in for, where there is one).
     """
 
     kind: Literal["nudge", "repair", "clamp", "land"]
@@ -157,6 +158,10 @@ class Claim:
     """Where less than ``amount`` is left, hold what is left if it is at least this much."""
     level: int | None = None
     """Set the counter to this first (a streak, a time that ran), instead of summing it up."""
+    spare: int = 0
+    """So much must stay free beside it, for a last step; it is not held."""
+    last: int | None = None
+    """The least with which it could go out as a last step; None: its budget gives none."""
     alert_at: tuple[int, ...] = ()
     """Shares of the limit at which to tell somebody, in ten-thousandths, ascending."""
     policy: str = ""

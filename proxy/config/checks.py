@@ -124,8 +124,11 @@ def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
         if policy.action == "repair":
             yield from _repair(settings, source, name)
         elif policy.action in NOT_BUILT:
-            hint = "use observe, warn, nudge, deny, message or cut"
+            hint = "use observe, warn, nudge, land, deny, message or cut"
             yield source.problem(path, f"{policy.action} is not built yet", hint)
+        elif policy.action == "land" and name in _WITHOUT_LANDING:
+            hint = "use observe, warn, deny, message or cut; repeats lands, and budgets by on_exhausted"
+            yield source.problem(path, f"{name} gives no last step", hint)
         elif policy.action == "nudge" and name in _WITHOUT_NUDGES:
             hint = "use observe, warn, deny, message or cut; repeats nudges"
             yield source.problem(path, f"{name} has nothing to say to a model", hint)
@@ -149,6 +152,9 @@ def _repair(settings: Settings, source: Source, name: str) -> Iterator[Problem]:
 
 _WITHOUT_NUDGES = POLICIES - {"repeats"}
 """Policies that have no words for a model."""
+_WITHOUT_LANDING = _WITHOUT_NUDGES
+"""Policies that never end a turn, or that refuse what no provider or nobody else may read: that could be no
+last step either."""
 
 
 def _upstreams(settings: Settings, source: Source, names: Names) -> Iterator[Problem]:
@@ -214,13 +220,32 @@ def _later(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[Pr
         yield source.problem(
             (*path, "on_exhausted"),
             f"{budget.on_exhausted} is not built yet",
-            "use deny, message, cut, warn or observe",
+            "use deny, message, cut, land, warn or observe",
         )
+    if budget.on_exhausted == "land":
+        yield from _land(budget, source, path)
     if budget.hold == "slices":
         yield source.problem((*path, "hold"), "slices are not built yet", "remove it: the worst case is held")
     if budget.clamp and not _clamps(budget) and source.is_whole((*path, "limits")):
         hint = "clamp works on spend_usd, output_tokens and total_tokens"
         yield source.problem((*path, "clamp"), "has no effect on these limits", hint)
+
+
+def _land(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[Problem]:
+    """Where a last step would be none, or would say twice what it does."""
+    if budget.scope == "step":
+        hint = "use deny, message or cut, or another scope"
+        yield source.problem((*path, "on_exhausted"), "a step has no last step", hint)
+    if budget.clamp:
+        hint = "remove it: the last step is lowered to what is left, and it alone"
+        yield source.problem((*path, "clamp"), "has no effect beside on_exhausted: land", hint)
+    limits, whole = budget.limits.model_fields_set, source.is_whole((*path, "limits"))
+    if limits == {"requests_per_minute"} and whole:
+        hint = "use deny: who is too fast is only told to wait"
+        yield source.problem((*path, "on_exhausted"), "requests_per_minute ends no turn", hint)
+    if limits == {"wall_clock"} and whole and budget.hard_at <= 1 and source.is_whole((*path, "hard_at")):
+        hint = "add hard_at: 1.1 (the last step is given between the limit and that), or use deny"
+        yield source.problem((*path, "on_exhausted"), "there is no time left for a last step", hint)
 
 
 def _clamps(budget: BudgetSettings) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from proxy.chain import Point, Ruling
 from proxy.core.ending import NOTHING, attempt_outcome, unheard, usage_of
 from proxy.core.heard import Heard
+from proxy.core.landing import Landing
 from proxy.core.parts import Parts
 from proxy.core.reminders import Reminders
 from proxy.core.repairs import Repairs, mend, source_of
@@ -32,6 +33,7 @@ from proxy.ports import Dialect, Tab, Unreadable, View
 from proxy.reading.codings import Undecodable
 from proxy.reading.library import Reading
 from proxy.structs import replace
+from proxy.tracking import landing
 from proxy.tracking.placement import Placement
 from proxy.verdict import Balance, Claim, Demand, Edit, Reply, Terminal
 
@@ -42,7 +44,8 @@ class Opened:
     """One exchange: ``respond``, ``feed`` and, exactly once, ``close``."""
 
     __slots__ = (
-        "_captured", "_dialect", "_heard", "_parts", "_reading", "_refused_by", "_reminders", "_repairs",
+        "_captured", "_dialect", "_heard", "_landing", "_parts", "_reading", "_refused_by", "_reminders",
+        "_repairs",
         "_reply", "_scribe", "_sent_ns", "_waits", "ended_by", "exchange", "failure", "fetches", "on_cut",
         "out", "placement", "refusal", "request", "splice", "tab", "warnings",
     )  # fmt: skip
@@ -75,6 +78,8 @@ class Opened:
         self._reminders: Reminders | None = None
         self._repairs: Repairs | None = None
         """Only where a policy may repair, or something was put back before."""
+        self._landing: Landing | None = None
+        """Only where this may be its turn's last step, or comes behind that."""
         self._heard = Heard(
             keep=parts.settings.record_bodies and body is not None,
             max_kept=parts.settings.max_reply,
@@ -164,6 +169,8 @@ class Opened:
             return
         placement = self._belongs(parts.tracker.place(exchange, reading.request, now_ns))
         parts.judge_ended()
+        if (told := landing.given(placement.step_state)) is not None and refused is None:
+            self._deny(self._lands.follows(told), now_ns)
         if placement.new_turn:
             self._judge("turn_start", now_ns)
         self._judge("step_start", now_ns)
@@ -171,6 +178,9 @@ class Opened:
             self._reminders.say(dialect, reading, now_ns)
             if self._repairs is not None:
                 self._repairs.put_back(dialect, reading, now_ns)
+        if self.refusal is None and self._landing is not None:
+            self._deny(self._landing.settle(now_ns), now_ns)
+            self.splice = None if self.landing is not None else self.splice
         if self.refusal is None and refused is not None:
             self._refused_by = refused
             parts.tracker.refuse(placement, refused, now_ns)
@@ -215,8 +225,54 @@ class Opened:
             self._reminders.stored(now_ns, safe=safe)
         if self._repairs is not None:
             self._repairs.stored(now_ns, safe=safe)
+        if self._landing is not None and (why := self._landing.stored()) is not None:
+            self._deny(why, now_ns)
         if not self._parts.reserves:
             self.admit(now_ns)
+
+    # -- as the last step of its turn
+
+    @property
+    def _lands(self) -> Landing:
+        if self._landing is None:
+            assert self._scribe is not None
+            assert self._reminders is not None
+            assert self._dialect is not None
+            self._landing = Landing(self._parts, self._scribe, self.out, self._reminders, self._dialect)
+        return self._landing
+
+    @property
+    def landing(self) -> Terminal | None:
+        """Why it is its turn's last step, where it is."""
+        return self._landing.why if self._landing is not None else None
+
+    @property
+    def may_land(self) -> bool:
+        """Whether it can go out as its turn's last step, or does already."""
+        return self._scribe is not None and self._lands.possible
+
+    @property
+    def room_of_last_words(self) -> int:
+        """Bytes that a last step adds to its prompt, at the most."""
+        return self._lands.room
+
+    def land(self, why: Terminal, now_ns: int) -> bool:
+        """Have the model sum up and stop, without tools. False: that cannot be done lawfully.
+
+        Where ``unsaved`` says so the shell stores its words; ``landing`` is None if it could not.
+        """
+        self.splice = None
+        return self._lands.land(why, now_ns)
+
+    def _deny(self, why: Terminal | None, now_ns: int) -> None:
+        """Refuse it in its client's words, where there is a reason to."""
+        if why is None or self._dialect is None or self.placement is None or self._scribe is None:
+            return
+        self._refused_by = why
+        self.refusal = self._dialect.refusal(self.request, why, self.exchange.id)
+        self._parts.tracker.refuse(self.placement, why, now_ns)
+        self._parts.judge_ended()
+        self._scribe.intervened(why.policy, why.kind, {"code": why.code, **why.fields}, now_ns)
 
     def admit(self, now_ns: int) -> None:
         """What this request may cost is held: it may go out."""
@@ -227,6 +283,8 @@ class Opened:
     def refuse(self, why: Terminal, reply: Reply | None, now_ns: int) -> None:
         """It may not; ``reply`` where no dialect knows how to say so."""
         self._refused_by = why
+        if self._landing is not None:
+            self._landing.refused()
         if self.placement is not None:
             self._parts.tracker.refuse(self.placement, why, now_ns)
             self._parts.judge_ended()
@@ -276,11 +334,7 @@ class Opened:
                 scribe.intervened(why.policy, why.kind, {"code": why.code, **why.fields}, now_ns)
                 self.cut(why)
         elif why is not None and self._dialect is not None:
-            self._refused_by = why
-            self.refusal = self._dialect.refusal(self.request, why, self.exchange.id)
-            parts.tracker.refuse(placement, why, now_ns)
-            parts.judge_ended()
-            scribe.intervened(why.policy, why.kind, {"code": why.code, **why.fields}, now_ns)
+            self._deny(why, now_ns)
         else:
             self._edit(ruling.edits, scribe, now_ns)
         for one in ruling.withheld:
@@ -289,13 +343,16 @@ class Opened:
                 scribe.intervened(one.policy, f"would_{one.kind}", {**more, **about}, now_ns)
 
     def _edit(self, edits: Sequence[Edit], scribe: Scribe, now_ns: int) -> None:
-        """Take up what may be changed. ``land`` has its place here and is not built."""
+        """Take up what may be changed."""
         reminders = self._reminders
         assert reminders is not None
         for edit in edits:
             if edit.kind == "nudge" and reminders.wish(edit):
                 continue
             if edit.kind == "repair" and self._repairs is not None and self._repairs.wish(edit):
+                continue
+            if edit.kind == "land" and not reminders.made_up:
+                self._lands.wish(edit)
                 continue
             if edit.kind != "clamp" or edit.max_output_tokens is None or reminders.made_up:
                 scribe.intervened(edit.policy, f"would_{edit.kind}", {}, now_ns)

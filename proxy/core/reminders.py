@@ -22,7 +22,7 @@ from proxy.verdict import Consequence, Edit, Finding, Severity
 class Reminders:
     """One per exchange that has its place in a thread."""
 
-    __slots__ = ("_nudge", "_out", "_parts", "_scribe", "_wishes", "unsaved")
+    __slots__ = ("_kind", "_nudge", "_out", "_parts", "_scribe", "_wishes", "unsaved")
 
     def __init__(self, parts: Parts, scribe: Scribe, out: Outgoing) -> None:
         self._parts = parts
@@ -32,6 +32,8 @@ class Reminders:
         """Nudges that policies want; None once the body is made up."""
         self._nudge: tuple[Nudge, Edit] | None = None
         """The one that this request is the first to carry, and the wish for it."""
+        self._kind = "nudge"
+        """What it is told as."""
         self.unsaved = False
         """It is not safe in the thread store yet; the shell stores it and then calls ``stored``."""
 
@@ -78,6 +80,39 @@ class Reminders:
             self._tell("nudge", self._nudge[1], now_ns)
         self.unsaved = thread.unsaved and bool(out.nudges)
 
+    def end(self, dialect: Dialect, wish: Edit, now_ns: int) -> bool:
+        """Say something for the end of the turn, behind all that is said already. False: that cannot be."""
+        parts, placement, out = self._parts, self._scribe.placement, self._out
+        before, request = self._nudge, placement.request
+        words = self._words(wish) if before is None else f"{self._words(before[1])}\n\n{self._words(wish)}"
+        carrier = dialect.nudge(request, words) if parts.tracker.may_end(placement) else None
+        if carrier is None:
+            return False
+        nudge = parts.tracker.last_words(placement, wish.policy, carrier)
+        out.end_with(dialect, request, parts.tracker.nudges(placement))
+        if nudge not in out.nudges:
+            parts.tracker.withdraw(placement, nudge)
+            return False
+        if before is not None and self.unsaved:
+            self._tell("nudge", before[1], now_ns)
+        self._nudge, self._kind = (nudge, wish), "land"
+        self.unsaved = placement.thread_state.unsaved = parts.keeps
+        if not parts.keeps:
+            self._tell("land", wish, now_ns)
+        return True
+
+    def unsay(self) -> None:
+        """What is new in this request is not said: it does not go out."""
+        if self._nudge is not None:
+            self._parts.tracker.withdraw(self._scribe.placement, self._nudge[0])
+            self._out.leave_out(self._nudge[0])
+            self._nudge = None
+
+    @property
+    def ends(self) -> bool:
+        """It carries words for the end of the turn."""
+        return self._kind == "land" and self._nudge is not None and self._nudge[0] in self._out.nudges
+
     def stored(self, now_ns: int, *, safe: bool) -> None:
         """A new nudge is stored with its thread; or it could not be, and then the model must not read it."""
         placement, out = self._scribe.placement, self._out
@@ -89,13 +124,13 @@ class Reminders:
             placement.thread_state.unsaved = False
         self.unsaved = False
         if self._nudge is not None:
-            kind = "nudge" if self._nudge[0] in out.nudges else "would_nudge"
+            kind = self._kind if self._nudge[0] in out.nudges else f"would_{self._kind}"
             self._tell(kind, self._nudge[1], now_ns)
 
     def left(self, now_ns: int) -> None:
         """The exchange is over before its nudge was stored: the same request again has it."""
         if self.unsaved and self._nudge is not None:
-            self._tell("nudge", self._nudge[1], now_ns)
+            self._tell(self._kind, self._nudge[1], now_ns)
 
     def blame(self, attempt: Attempt, now_ns: int) -> None:
         """What the provider would not take may be our own fault: say so, and put nothing new in."""
@@ -127,7 +162,7 @@ class Reminders:
         return wish.text if self._scribe.quotes else str(wish.data.get("unquoted", wish.text))
 
     def _tell(self, kind: str, wish: Edit, now_ns: int) -> None:
-        data: dict[str, Any] = {"chars": len(wish.text)}
+        data: dict[str, Any] = {**wish.data.get("evidence", {}), "chars": len(wish.text)}
         if self._scribe.quotes:
             data["quotes"] = {"text": wish.text}
         self._scribe.intervened(wish.policy, kind, data, now_ns)

@@ -87,7 +87,8 @@ class OpenAIChat:
             elif edit.kind in ("nudge", "land"):
                 body = nudged(self, body, request, edit.text) if edit.text else body
                 if edit.kind == "land" and request.tools:
-                    body = set_field(body, (), "tool_choice", b'"none"') or body
+                    old = span_of(body, "functions") is not None and span_of(body, "tools") is None
+                    body = set_field(body, (), "function_call" if old else "tool_choice", b'"none"') or body
         return body
 
     def nudge(self, request: ModelRequest, text: str) -> Carrier | None:

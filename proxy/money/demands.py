@@ -32,14 +32,16 @@ def demand_of(
     prices: Pricing,
     bounds: Bounds,
     now_ns: int,
+    *,
+    more: int = 0,
 ) -> Demand:
-    """Everything that a model call may take."""
+    """Everything that a model call may take. ``more``: bytes of ours that it may yet get."""
     assert exchange.upstream is not None
     step = placement.step_state
     card = prices.card(request, exchange.upstream, exchange.arrived_ns)
     out = opened.out
     read = None if out.coded else out.plain
-    prompt = bounds.prompt(exchange.id, request, read, len(out.plain), opened.splice, card) + out.added
+    prompt = bounds.prompt(exchange.id, request, read, len(out.plain), opened.splice, card) + out.added + more
     output = output_bound(request, card)
     spend = fixed = None
     if card is not None:

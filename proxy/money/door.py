@@ -17,6 +17,7 @@ from proxy.core import Glance, Opened
 from proxy.model import Exchange
 from proxy.money.bounds import Bounds
 from proxy.money.demands import demand_at_the_door, without_idle_clamps
+from proxy.money.landing import lenient
 from proxy.money.passbook import Passbook
 from proxy.money.pressure import Pressed, Pressure
 from proxy.money.storms import Repeated, Storms
@@ -34,10 +35,12 @@ nothing from those who come meanwhile."""
 class Rules(Protocol):
     """Which budgets a request falls under (``policies.budgets``)."""
 
+    lands: bool
+
     def acts(self, claim: Claim) -> bool: ...
     def caps_spend(self, subjects: Mapping[str, str]) -> str | None: ...
     def claims(self, demand: Demand) -> list[Claim]: ...
-    def refusal(self, why: Refusal, *, now_ns: int) -> Terminal: ...
+    def refusal(self, why: Refusal, *, now_ns: int, landed: bool = False) -> Terminal: ...
 
 
 class Door:
@@ -66,7 +69,14 @@ class Door:
         self._pressure = Pressure()
 
     def refused(
-        self, exchange: Exchange, opened: Opened, why: Refusal, claims: Sequence[Claim], names: Sequence[str]
+        self,
+        exchange: Exchange,
+        opened: Opened,
+        why: Refusal,
+        claims: Sequence[Claim],
+        names: Sequence[str],
+        *,
+        landed: bool = False,
     ) -> None:
         """A request was refused for good: know it, and what refused it, when the next one comes."""
         if why.claim is not None and why.claim.policy:
@@ -75,7 +85,7 @@ class Door:
         dialect, request = opened.dialect, opened.request
         if dialect is not None and request is not None and not opened.out.coded:
             budgets = [claim for claim in claims if not claim.policy]
-            self._storms.note(exchange, opened.out.plain, dialect, request, budgets, names)
+            self._storms.note(exchange, opened.out.plain, dialect, request, budgets, names, landed=landed)
 
     def clear(self) -> None:
         """Other budgets or prices hold from now on."""
@@ -127,7 +137,8 @@ class Door:
             now_ns = time.time_ns()
             why = await self._ask(known.claims_now(now_ns), known.names)
             acts = why is not None and (why.claim is None or (enforce and rules.acts(why.claim)))
-            return rules.refusal(why, now_ns=now_ns) if why is not None and acts else None
+            refused = why if acts else None
+            return rules.refusal(refused, now_ns=now_ns, landed=known.landed) if refused is not None else None
 
         why = await known.question.put(still)
         if why is None:
@@ -145,7 +156,8 @@ class Door:
         demand = demand_at_the_door(exchange, glance, body, card, self._bounds)
         if card is None and rules.caps_spend(demand.subjects) is not None:
             return []
-        return list(without_idle_clamps(rules.claims(demand), rules.acts))
+        claims = [lenient(claim) for claim in rules.claims(demand)] if rules.lands else rules.claims(demand)
+        return list(without_idle_clamps(claims, rules.acts))
 
     async def _word(
         self, pressed: Pressed, claims: list[Claim], rules: Rules, now_ns: int

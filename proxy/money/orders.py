@@ -16,16 +16,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from policies.budgets import Budget
+from policies.budgets import LANDING, Budget
 from proxy.config import BUILT_IN, Duration, Settings
 from proxy.model import rfc3339
 from proxy.money.forecast import lasting
 from proxy.money.keyring import new_key
+from proxy.money.landing import is_ticket
 from proxy.money.treasury import budgets_of, counter_of
 from proxy.ports import Ledger, LedgerAway
 from proxy.record import Ambiguous, NotRecorded, Reader, RecordMissing
 from proxy.stores.ledger import PASSING
-from proxy.verdict import Balance, VirtualKey, to_nano
+from proxy.verdict import Balance, Claim, VirtualKey, to_nano
 from proxy.wire.routes import MAX_LABEL_CHARS
 
 UNNAMED = "unnamed"
@@ -64,7 +65,7 @@ class Operator:
         found = await self._ledger.balances(now_ns=time.time_ns())
         if of is not None and self._budgets and of not in {*self._budgets, *(one.name for one in found)}:
             raise self._no_budget(of)
-        return found
+        return [one for one in found if not is_ticket(one)]
 
     async def forecast(self, turn: Mapping[str, Any]) -> list[dict[str, Any]]:
         """How many more steps the budgets of a turn last. Nothing where the ledger is away."""
@@ -142,7 +143,18 @@ class Operator:
             self._note(f"{chosen} is raised; for {' or '.join(others)} say --dimension")
         whose = await self._subject(budget, chosen, subject)
         claim = counter_of(budget, chosen, whose)
-        return await self._ledger.topup(claim, amount, now_ns=time.time_ns())
+        raised = await self._ledger.topup(claim, amount, now_ns=time.time_ns())
+        if budget.lands:
+            await self._give_another(budget, whose)
+        return raised
+
+    async def _give_another(self, budget: Budget, subject: str) -> None:
+        """With more budget a turn that has had its last step gets another, when that is used up, too."""
+        now_ns = time.time_ns()
+        for one in await self._ledger.balances(now_ns=now_ns):
+            if (one.name, one.dimension) == (budget.name, f"{LANDING}:{subject}") and not one.left:
+                claim = Claim(one.name, one.scope, one.subject, one.dimension, one.window, 0, 1)
+                await self._ledger.topup(claim, 1, now_ns=now_ns)
 
     def _no_budget(self, name: str) -> NothingCalled:
         known = (

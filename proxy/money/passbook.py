@@ -11,12 +11,17 @@ from typing import Any
 
 from proxy.core import Opened
 from proxy.model import Exchange, Record
+from proxy.money.landing import is_ticket
 from proxy.ports import Sink
 from proxy.verdict import Alert, Balance, Claim, Grant, Hold, Receipt, Terminal, public_amount, public_name
 
 STORM_NS = 60_000_000_000
 """Within this time refusals of one kind are told once."""
 MOST_STORMS = 1_000
+_VERBS: Mapping[str, str] = {
+    "deny": "refused", "message": "refused", "cut": "cut", "land": "last step",
+    "would_land": "would give a last step",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -43,7 +48,11 @@ class Passbook:
 
     def reserved(self, exchange: Exchange, opened: Opened, grant: Grant) -> None:
         """This much is held for a request."""
-        data = {"grant": grant.id, "exchange": exchange.id, "holds": [_of_hold(h) for h in grant.holds]}
+        data = {
+            "grant": grant.id,
+            "exchange": exchange.id,
+            "holds": [_of_hold(h) for h in grant.holds if not is_ticket(h.claim)],
+        }
         self._sink.put(_record("budget/reserve", time.time_ns(), opened, data))
 
     def settled(
@@ -59,6 +68,7 @@ class Passbook:
             {**_of_hold(hold), "charged": _public(hold.claim, hold.amount if actual is None else actual),
              "quality": "assumed" if actual is None else "known"}
             for hold, actual in zip(grant.holds, amounts, strict=True)
+            if not is_ticket(hold.claim)
         ]  # fmt: skip
         data: dict[str, Any] = {"grant": grant.id, "exchange": exchange.id, "holds": charged}
         data.update(applied=receipt.applied, late=receipt.late, queued=receipt.queued)
@@ -72,6 +82,15 @@ class Passbook:
 
         ``opened``: None for a request that was not read again, since it repeats a refused one.
         """
+        if self._reached(exchange, opened, why, kind) and opened is not None:
+            self.intervened(exchange, opened, kind, {"policy": why.policy, "code": why.code, **why.fields})
+
+    def landed(self, exchange: Exchange, opened: Opened, why: Terminal) -> None:
+        """A request goes out as its turn's last step. What was done to it is told where that was done."""
+        self._reached(exchange, opened, why, "land")
+
+    def _reached(self, exchange: Exchange, opened: Opened | None, why: Terminal, kind: str) -> bool:
+        """A limit was reached; whether that is more than counted."""
         scope = str(why.fields.get("budget") or why.fields.get("stopped") or why.code)
         key = (kind, why.code, scope, str(why.fields.get("scope", "")))
         now_ns = time.time_ns()
@@ -79,14 +98,13 @@ class Passbook:
         if storm is not None and storm.is_told(now_ns):
             storm.since += 1
             storm.why = why
-            return
+            return False
         if len(self._storms) > MOST_STORMS:
             self.tell_rest(now_ns + STORM_NS)
         self._storms[key] = _Storm(kind, why, now_ns)
         exchange_of = {"exchange": exchange.id, "number": exchange.number} if opened is not None else {}
         self._exhausted(kind, why, now_ns, storm.since if storm is not None else 0, opened, exchange_of)
-        if opened is not None:
-            self.intervened(exchange, opened, kind, {"policy": why.policy, "code": why.code, **why.fields})
+        return True
 
     def tell_rest(self, now_ns: int) -> None:
         """Tell of the refusals that were only counted, where nothing came after them for a minute."""
@@ -106,7 +124,7 @@ class Passbook:
         exchange: Mapping[str, Any] | None = None,
     ) -> None:
         """``more``: refusals of this kind since the last one that was told."""
-        verb = {"deny": "refused", "message": "refused", "cut": "cut"}.get(kind, "would refuse")
+        verb = _VERBS.get(kind, "would refuse")
         counted = f" ({more} more since the last line)" if more else ""
         self._warn(f"{verb}: {why.message.removeprefix('Looptap: ')}{counted}")
         data: dict[str, Any] = {**why.fields, "action": kind, **(exchange or {})}

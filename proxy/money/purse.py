@@ -10,7 +10,7 @@ more ends with its lease and is charged as held.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -31,6 +31,7 @@ from proxy.money.demands import (
     streak_memory,
     without_idle_clamps,
 )
+from proxy.money.landing import LastStep
 from proxy.money.passbook import Passbook
 from proxy.money.tally import Tally
 from proxy.money.unread import is_billable
@@ -52,6 +53,7 @@ DEFERRED = 10_000
 class Rules(door.Rules, Protocol):
     """What the door asks of the budgets, and what happens to a reply under way."""
 
+    def last_step(self, why: Refusal, *, now_ns: int) -> Terminal: ...
     def cuts(self, budget: str) -> bool: ...
     def unpriced(self, budget: str, what: str) -> Terminal: ...
     def away(self) -> Terminal: ...
@@ -99,6 +101,8 @@ class Purse:
         """What is held for replies made in the background, by the reply's id, until they are fetched."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewed_ns = time.time_ns()
+        self.keep: Callable[[Opened], Awaitable[None]] | None = None
+        """Stores a thread with what a model is about to read of ours."""
 
     # -- before a request goes out
 
@@ -129,17 +133,28 @@ class Purse:
             *opened.claims(told, now_ns),
         ]
         names = names_of(exchange, placement)
-        grant = await self._hold(exchange, opened, claims, names)
+        last = self._last_step(exchange, opened, demand, claims) if self.rules.lands else None
+        grant = await self._hold(exchange, opened, claims, names, last)
         if grant is None:
             return
+        if last is not None:
+            demand = last.demand or demand
         most = affordable(grant, demand)
         if most is not None and not opened.clamp(max(1, most // choices(request))):
             await self.ledger.release(grant, now_ns=time.time_ns())
-            grant = await self._hold(exchange, opened, [replace(c, minimum=None) for c in claims], names)
+            if last is not None and last.ended:
+                why = next(iter(last.ended.values()))
+                self._refuse(exchange, opened, self.rules.refusal(why, now_ns=time.time_ns()), why)
+                return
+            claims = [replace(c, minimum=None) for c in (last.claims if last is not None else claims)]
+            grant = await self._hold(exchange, opened, claims, names)
             if grant is None:
                 return
         elif most is not None:
             self.book.intervened(exchange, opened, "clamp", {"max_output_tokens": most // choices(request)})
+        if last is not None and last.ended and not await self._land(exchange, opened, last):
+            await self.ledger.release(grant, now_ns=time.time_ns())
+            return
         if demand.streaks:
             self._remember(placement, {MEMORY: streak_memory(placement, demand.streaks)})
         tab = self._open_tab(exchange, opened, grant)
@@ -180,11 +195,21 @@ class Purse:
         return replace(demand, spend_nano=0, input_nano=0)
 
     async def _hold(
-        self, exchange: Exchange, opened: Opened, claims: Sequence[Claim], names: Sequence[str]
+        self,
+        exchange: Exchange,
+        opened: Opened,
+        claims: Sequence[Claim],
+        names: Sequence[str],
+        last: LastStep | None = None,
     ) -> Grant | None:
-        """Have it held. None: the request is refused, and has been told so."""
+        """Have it held. None: the request is refused, and has been told so.
+
+        ``last``: how it goes out as its turn's last step where a budget has no room for another.
+        """
         ledger, ttl_s = self.ledger, self.posture.ttl_s
         waited_until = time.monotonic() + PACE_S
+        claims = last.claims if last is not None else claims
+        landed = False
         while True:
             now_ns = time.time_ns()
             try:
@@ -201,17 +226,59 @@ class Purse:
                 return grant
             if why.claim is not None and self._only_observes(why.claim):
                 if why.claim.hard != UNBOUNDED:
-                    self._observed(exchange, opened, self.rules.refusal(why, now_ns=now_ns))
+                    kind = "land" if last is not None and last.fits(why) else None
+                    self._observed(exchange, opened, self.rules.refusal(why, now_ns=now_ns), kind)
                 claims = _unbounded(claims, why.claim)
+                continue
+            if last is not None and last.take(why):
+                claims = last.claims
                 continue
             wait_s = _until_next_minute(why, now_ns)
             if wait_s is not None and time.monotonic() + wait_s <= waited_until:
                 await asyncio.sleep(wait_s)
                 continue
-            told = self.rules.refusal(why, now_ns=now_ns)
+            if last is not None:
+                why, landed = last.told(why)
+                claims = last.asked_again(claims)
+            told = self.rules.refusal(why, now_ns=now_ns, landed=landed)
             if self._refuse(exchange, opened, told, why) and told.retry_after_s is None:
-                self.door.refused(exchange, opened, why, claims, names)
+                self.door.refused(exchange, opened, why, claims, names, landed=landed)
             return None
+
+    # -- as a turn's last step
+
+    def _last_step(
+        self, exchange: Exchange, opened: Opened, demand: Demand, claims: Sequence[Claim]
+    ) -> LastStep:
+        """How this request could be its turn's last."""
+        placement, request = opened.placement, opened.request
+        assert placement is not None
+        assert request is not None
+
+        def anew() -> tuple[Demand, Sequence[Claim]]:
+            more = demand_of(
+                exchange, opened, placement, request, self.prices, self._bounds, time.time_ns(),
+                more=opened.room_of_last_words,
+            )  # fmt: skip
+            if more.spend_nano is None:
+                more = replace(more, spend_nano=demand.spend_nano, input_nano=demand.input_nano)
+            return more, [*self.rules.claims(more), *(claim for claim in claims if claim.policy)]
+
+        again = opened.landing is not None and opened.landing.policy == "budgets"
+        return LastStep(claims, anew, possible=opened.may_land, again=again)
+
+    async def _land(self, exchange: Exchange, opened: Opened, last: LastStep) -> bool:
+        """Make it the last step. False: that cannot be, and it is refused."""
+        of = next(iter(last.ended.values()))
+        why = self.rules.last_step(of, now_ns=time.time_ns())
+        if opened.land(why, time.time_ns()):
+            if opened.unsaved and self.keep is not None:
+                await self.keep(opened)
+            if opened.landing is not None:
+                self.book.landed(exchange, opened, why)
+                return True
+        self._refuse(exchange, opened, self.rules.refusal(of, now_ns=time.time_ns()), of)
+        return False
 
     def _only_observes(self, claim: Claim) -> bool:
         return not self.posture.enforce or not self.rules.acts(claim)
@@ -238,9 +305,9 @@ class Purse:
         enforce = self.posture.enforce
         return await self.door.answer(exchange, body, self.rules, self.prices, enforce=enforce)
 
-    def _observed(self, exchange: Exchange, opened: Opened, why: Terminal) -> None:
+    def _observed(self, exchange: Exchange, opened: Opened, why: Terminal, kind: str | None = None) -> None:
         self.tally.refused(why, acted=False)
-        self.book.refused(exchange, opened, why, f"would_{why.kind}")
+        self.book.refused(exchange, opened, why, f"would_{kind or why.kind}")
 
     # -- after it
 

@@ -82,6 +82,8 @@ class Repeated:
     """By a clock that nobody puts back."""
     told_ns: int
     """When its claims were made: limits on time go on from there."""
+    landed: bool = False
+    """Its turn has had its last step."""
     count: int = 1
 
     question: Question[Terminal | None] = field(default_factory=Question)
@@ -117,17 +119,19 @@ class Storms:
         request: ModelRequest,
         claims: Sequence[Claim],
         names: Sequence[str],
+        *,
+        landed: bool = False,
     ) -> None:
-        """A request was refused."""
+        """A request was refused. ``landed``: because its turn has had its last step."""
         now_ns = time.time_ns()
         since_ns = time.monotonic_ns()
         mark = fingerprint(exchange, body)
         known = self._known.get(mark)
         if known is not None and since_ns - known.since_ns < MINUTE_NS:
             known.count += 1
-            known.claims, known.names, known.told_ns = claims, names, now_ns
+            known.claims, known.names, known.told_ns, known.landed = claims, names, now_ns, landed
             return
-        self._known[mark] = Repeated(claims, names, dialect, _bare(request), since_ns, now_ns)
+        self._known[mark] = Repeated(claims, names, dialect, _bare(request), since_ns, now_ns, landed)
         self._known.move_to_end(mark)
         if len(self._known) > _MOST:
             self._known.popitem(last=False)

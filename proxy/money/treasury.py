@@ -83,7 +83,7 @@ def _budget(one: BudgetSettings) -> Budget:
     if limits.wall_clock is not None:
         whole["wall_clock"] = max(1, limits.wall_clock.ns // _NS_PER_MS)
     on = one.on_exhausted
-    assert on in ("deny", "message", "cut", "warn", "observe")  # the checks let nothing else through
+    assert on in ("deny", "message", "cut", "land", "warn", "observe")  # the checks let nothing else through
     return Budget(
         name=one.name,
         scope=one.scope,
@@ -245,6 +245,7 @@ class Treasury:
         shell.admit = self.purse.admit if wanted and self.purse is not None else None
         shell.again = self.purse.again if wanted and self.purse is not None else None
         if self.purse is not None:
+            self.purse.keep = shell.keep
             self.purse.door.look = shell.look
             self.purse.door.caught_up = shell.pulse.rounds.caught_up
         shell.identify = self.identify

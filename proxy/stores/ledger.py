@@ -6,7 +6,8 @@ this. One operation runs at a time and is atomic.
 
 A counter belongs to one budget, scope, subject, dimension and window. ``used`` is what was
 charged, ``held`` what open reservations may still cost; a claim fits when all three together stay
-within the hard limit. A reservation ends in one of these ways, and every way only once:
+within the hard limit, less what it wants to be left free. A reservation ends in one of these ways, and
+every way only once:
 
     open ──settle──▶ settled     held -= hold    used += actual
       │──release───▶ settled     held -= hold
@@ -408,10 +409,10 @@ def balance_order(balance: Balance) -> tuple[str, str, str, str, str, int]:
 
 def _fitting(claim: Claim, room: int) -> int | None:
     """What of a claim can be held; None: too little."""
-    if claim.amount <= room:
+    if claim.amount + claim.spare <= room:
         return claim.amount
     if claim.minimum is not None and claim.minimum <= room:
-        return room
+        return min(claim.amount, room)
     return None
 
 

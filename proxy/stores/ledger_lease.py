@@ -176,7 +176,7 @@ class LeasedLedger:
     def _draw(self, claim: Claim, key: str) -> Slot | None:
         """Take a claim from what is held already; None where that does not cover it."""
         slot = self._serving.get(key)
-        if slot is None or claim.level is not None:
+        if slot is None or claim.level is not None or claim.spare:
             return None
         lease, place = slot
         if lease.left[place] < claim.amount or self._is_old(lease):
@@ -200,7 +200,7 @@ class LeasedLedger:
         for claim in missing:
             hard = claim.limit if claim.hard is None else claim.hard
             extra = min(claim.amount * requests, hard // DRAWN_SHARE)
-            if extra <= 0 or claim.level is not None or claim.minimum is not None:
+            if extra <= 0 or claim.level is not None or claim.minimum is not None or claim.spare:
                 boosted.append(claim)
             else:
                 boosted.append(replace(claim, amount=claim.amount + extra, minimum=claim.amount))

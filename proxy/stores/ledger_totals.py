@@ -39,6 +39,7 @@ def wire_claim(claim: Claim, hold: Hold) -> WireClaim:
         False if claim.minimum is None else str(claim.minimum),
         False if claim.level is None else str(claim.level),
         ",".join(map(str, claim.alert_at)),
+        str(min(claim.spare, MAX_AMOUNT)),
     ]
 
 

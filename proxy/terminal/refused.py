@@ -42,7 +42,18 @@ def how_to_go_on(refused: Json) -> str:
 def nudge_words(nudge: Json, ellipsis: str) -> str:
     """What the model was told, where the record holds it."""
     text = inert(str(nudge["text"]), 160, ellipsis=ellipsis) if nudge.get("text") else ""
-    return f"nudge by {inert(str(nudge.get('policy')), 40)}" + (f": {text}" if text else "")
+    what = f"nudge by {inert(str(nudge.get('policy')), 40)}"
+    if isinstance(last := nudge.get("last"), Mapping):
+        what = f"last step, {_of_last(last)}"
+    return what + (f": {text}" if text else "")
+
+
+def _of_last(last: Json) -> str:
+    """Why it was the last that the turn was given: ``by budget turn (59 of 60 steps)``."""
+    if not last.get("budget"):
+        return f"by {inert(str(last.get('policy')), 40)}"
+    used = _used({key: value for key, value in last.items() if key != "needed"})
+    return f"by budget {inert(str(last['budget']), 60)}" + (f" ({used})" if used else "")
 
 
 def repair_words(repair: Json) -> str:

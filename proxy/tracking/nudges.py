@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.model import Carrier, ModelRequest, Nudge
-from proxy.tracking.threads import Thread
+from proxy.tracking.threads import Step, Thread
 
 MOST = 64
 """Nudges of one thread at most: a model that has read this many is not helped by another."""
@@ -61,6 +61,19 @@ def may_begin(thread: Thread, request: ModelRequest, there: Sequence[Placed]) ->
         and request.operation == "chat"
         and len(thread.nudges) < MOST
         and all(index < last for index, _ in there)
+    )
+
+
+def may_end(step: Step, request: ModelRequest) -> bool:
+    """Whether a step that has not gone out yet may be given words of ours to end with."""
+    thread = step.thread
+    return (
+        thread.nudging
+        and not step.started
+        and bool(request.messages)
+        and thread.kind != "side"
+        and request.operation == "chat"
+        and len(thread.nudges) <= MOST
     )
 
 

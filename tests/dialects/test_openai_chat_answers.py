@@ -126,6 +126,9 @@ def test_landing_forbids_calls_where_there_are_tools() -> None:
     landed = DIALECT.edit_request(body, request(tools=[call_tool("ls")]), [Edit("land", text="Sum up.")])
     assert landed == b'{"tool_choice":"none","messages":[{"role":"developer","content":"Sum up."}]}'
     assert b'"auto"' in DIALECT.edit_request(body, ASK, [Edit("land", text="Sum up.")])
+    old = b'{"functions":[{"name":"ls"}],"messages":[]}'
+    landed = DIALECT.edit_request(old, request(tools=[call_tool("ls")]), [Edit("land")])
+    assert landed == b'{"functions":[{"name":"ls"}],"messages":[],"function_call":"none"}'
 
 
 def test_edits_that_find_no_place_change_nothing() -> None:

@@ -16,7 +16,7 @@
 -- <prefix>stops, <prefix>keys, <prefix>hashes (of the keys)
 --
 -- Amounts are decimal strings outside and pairs {billions, rest} inside, since a Lua number is exact only
--- up to 2^53. A claim is [key, starts, ends|false, meta, amount, limit, hard, minimum|false, level|false, shares].
+-- up to 2^53. A claim is [key, starts, ends|false, meta, amount, limit, hard, minimum|false, level|false, shares, spare].
 
 local P = KEYS[1]
 local A = cjson.decode(ARGV[1])

@@ -28,12 +28,12 @@ for index, claim in ipairs(A.claims) do
   heed(draft, claim)
   if claim[9] then draft.used = int(claim[9]) end
   local left, take = room(draft), int(claim[5])
-  if less(left, take) then
+  if less(left, plus(take, int(claim[11]))) then
     if not claim[8] or less(left, int(claim[8])) then
       draft.held = draft.before
       return answer({state = 'open', refused = index, told = told(draft), alerts = alerts})
     end
-    take = left
+    if less(left, take) then take = left end
   end
   draft.held = plus(draft.held, take)
   taken[index] = text(take)

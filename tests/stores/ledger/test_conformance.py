@@ -139,6 +139,19 @@ async def test_a_minimum_above_what_is_left_is_refused_and_told(till: Till) -> N
     assert refusal.available == 3
 
 
+async def test_what_a_claim_wants_left_free_is_not_held_and_refuses_where_it_is_not_there(till: Till) -> None:
+    wanted = claim(4, 10, spare=4)
+    assert (await till.reserve(wanted)).holds[0].amount == 4
+    assert (await till.balance()).reserved == 4
+    refusal = (await till.reserve(wanted)).refusal
+    assert refusal is not None
+    assert refusal.available == 6
+    assert (await till.reserve(replace(wanted, spare=2))).refusal is None
+    level = claim(0, 10, dimension="wall_clock", level=7, spare=3)
+    assert (await till.reserve(level)).refusal is None
+    assert (await till.reserve(replace(level, level=8))).refusal is not None
+
+
 async def test_a_hard_limit_beyond_the_limit_refuses_only_there(till: Till) -> None:
     soft = claim(15, 10, hard=20)
     assert (await till.reserve(soft)).refusal is None

@@ -37,6 +37,7 @@ claims = st.builds(
     limit=st.sampled_from([10, 20, 20]),
     hard=st.sampled_from([None, None, 15]),
     minimum=st.one_of(st.none(), st.integers(0, 5)),
+    spare=st.sampled_from([0, 0, 0, 1, 4]),
     level=st.sampled_from([None] * 8 + [0, 7, 12]),
     alert_at=st.sampled_from([(), (8_000,), (3_333, 8_000, 10_000), (10_000, 20_000)]),
 )
