@@ -410,6 +410,7 @@ class ClientConnection(asyncio.Protocol):
             self.unhold(HOLD_UNCLAIMED)
 
     def break_off(self, *, reset: bool) -> None:
+        self._shell.pulse.rounds.send()
         transport = self._transport
         if transport is None:
             return

@@ -288,6 +288,7 @@ class Watch:
 
     def close(self, end: EndKind) -> None:
         """It ends now, and the first call counts; what that means is thought about in its turn."""
+        self._rounds.send()
         if self.end is not None:
             return
         self.end = end

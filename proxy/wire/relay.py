@@ -1,8 +1,8 @@
 """An answer on its way from the upstream to the client: plain calls, no task, no waiting.
 
 ``Relay`` is the ``ReplySink`` of one exchange. The client gets the chunk first, in one write per
-read, then the thinking part sees it. Back-pressure, breaks and upgraded connections pass through
-here; when there is nothing more to pass, ``done`` wakes the exchange.
+read, then the thinking part sees it; ``Rounds`` says when. Back-pressure, breaks and upgraded
+connections pass through here; when there is nothing more to pass, ``done`` wakes the exchange.
 
 The one invariant: an answer that broke is never ended cleanly, and one that ended is never broken.
 """
@@ -42,6 +42,8 @@ class Client(Protocol):
 
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _LONGEST_END = 4
+_SMALL = 4_096
+"""Bytes of a chunk that may leave along with others: what is longer soon fills its client's buffer."""
 
 
 def _event_end(before: bytes, data: bytes) -> int | None:
@@ -64,9 +66,9 @@ class Relay:
     """Carries one answer. Lives as long as its exchange; ``attach`` may be called again to resend."""
 
     __slots__ = (
-        "_chunked", "_client", "_connection", "_continued", "_counted", "_events", "_feeding", "_last",
-        "_out", "_pulse", "_request", "_tunnel", "_watch", "client_left", "cut_since", "done", "drained",
-        "head_out", "paused_since", "progress", "reusable", "timed_out", "unsaid",
+        "_along", "_chunked", "_client", "_connection", "_continued", "_counted", "_events", "_feeding",
+        "_last", "_out", "_pulse", "_request", "_tunnel", "_watch", "client_left", "cut_since", "done",
+        "drained", "head_out", "paused_since", "progress", "reusable", "timed_out", "unsaid",
     )  # fmt: skip
 
     done: asyncio.Future[Broken | None]
@@ -80,6 +82,8 @@ class Relay:
         self._connection: UpstreamConnection | None = None
         self._out = b""
         """The response's head until it leaves, together with the first body bytes."""
+        self._along = False
+        """A chunk waits to leave along with others: one only, so that it can be cut behind."""
         self._chunked = False
         self._continued = False
         self._counted = False
@@ -119,6 +123,7 @@ class Relay:
 
     def leave(self) -> None:
         """Whatever is still coming is not wanted."""
+        self._pulse.rounds.send()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
@@ -147,6 +152,7 @@ class Relay:
     def cut(self) -> None:
         """End the answer in a form that its client parses: at once, or behind the event under way."""
         if not self.cut_since and not self._tunnel:
+            self._pulse.rounds.send()
             self.cut_since = self._pulse.now
             if not self._feeding:
                 self._cut_short(b"")
@@ -244,6 +250,12 @@ class Relay:
     def on_data(self, data: bytes, complete: bool) -> None:
         """One read's worth of the answer: to the client first, then to what thinks."""
         self.progress = self._pulse.now
+        plain = self.head_out and not complete and not self.cut_since and not self.client_left
+        if plain and not self._along and 0 < len(data) <= _SMALL:
+            self._along = True
+            self._pulse.rounds.along(self, data)
+            return
+        self._pulse.rounds.send()
         if self.client_left:
             self.drained += len(data)
         if self.cut_since and not complete:
@@ -269,17 +281,32 @@ class Relay:
         if out:
             self._client.write(out)
         if data:
-            self._last = _newest(self._last, data)
-            self._feeding = True
-            self._watch.feed(data)
-            self._feeding = False
+            self._show(data)
         if complete:
             self._watch.close("client_gone" if self.client_left else "complete")
             self._settle(None)
         elif self.cut_since:
             self._cut_short(b"")
 
+    def pass_on(self, data: bytes) -> None:
+        """A chunk in the middle of the answer leaves."""
+        self._client.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def heed(self, data: bytes) -> None:
+        """It has left; what thinks may want the answer to be cut behind it."""
+        self._along = False
+        self._show(data)
+        if self.cut_since:
+            self._cut_short(b"")
+
+    def _show(self, data: bytes) -> None:
+        self._last = _newest(self._last, data)
+        self._feeding = True
+        self._watch.feed(data)
+        self._feeding = False
+
     def on_broken(self, broken: Broken) -> None:
+        self._pulse.rounds.send()
         self._connection = None
         if not self.head_out and not self._out:
             self._settle(broken)

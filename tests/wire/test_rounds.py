@@ -35,6 +35,63 @@ def busy(seconds: float) -> None:
         pass
 
 
+class Carried:
+    """Notes what becomes of its chunks, in a list that all share."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def pass_on(self, data: bytes) -> None:
+        self.log.append(f"out {data.decode()}")
+
+    def heed(self, data: bytes) -> None:
+        self.log.append(f"heed {data.decode()}")
+
+
+@pytest.fixture
+async def one_look(monkeypatch: pytest.MonkeyPatch) -> Rounds:
+    """Rounds whose loop looks at its sockets once, and a first chunk of that look has left."""
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 7.0)
+    ours = rounds()
+    ours.along(Carried([]), b"")
+    return ours
+
+
+async def test_a_lone_chunk_leaves_at_once() -> None:
+    ours, log = rounds(), list[str]()
+    ours.along(Carried(log), b"a")
+    assert log == ["out a", "heed a"]
+
+
+async def test_chunks_of_one_look_leave_together_and_are_thought_about_behind_that(one_look: Rounds) -> None:
+    log = list[str]()
+    for name in (b"a", b"b"):
+        one_look.along(Carried(log), name)
+    assert log == []
+    await asyncio.sleep(0)
+    assert log == ["out a", "out b", "heed a", "heed b"]
+
+
+async def test_no_piece_is_done_while_a_chunk_waits(one_look: Rounds) -> None:
+    log = list[str]()
+    one_look.along(Carried(log), b"a")
+    one_look.do(lambda: log.append("first"))
+    one_look.along(Carried(log), b"b")
+    one_look.do(lambda: log.append("second"))
+    one_look.along(Carried(log), b"c")
+    one_look.finish()
+    assert log == ["out a", "heed a", "first", "out b", "out c", "heed b", "heed c", "second"]
+
+
+async def test_a_chunk_waits_for_some_others_only(one_look: Rounds) -> None:
+    log = list[str]()
+    for at in range(100):
+        one_look.along(Carried(log), str(at).encode())
+    assert len(log) == 2 * 96
+    one_look.send()
+    assert [entry for entry in log if entry.startswith("out")] == [f"out {at}" for at in range(100)]
+
+
 async def test_a_lone_piece_is_done_at_once_and_without_a_wait() -> None:
     ours, done = rounds(), list[int]()
     ours.do(lambda: done.append(1))
