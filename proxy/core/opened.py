@@ -169,7 +169,7 @@ class Opened:
             return
         placement = self._belongs(parts.tracker.place(exchange, reading.request, now_ns))
         parts.judge_ended()
-        if (told := landing.given(placement.step_state)) is not None and refused is None:
+        if (told := landing.given(placement.step_state)) is not None:
             self._deny(self._lands.follows(told), now_ns)
         if placement.new_turn:
             self._judge("turn_start", now_ns)

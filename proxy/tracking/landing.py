@@ -11,6 +11,7 @@ from proxy.verdict import Terminal
 
 MEMORY = "landing"
 """Under this name a thread remembers the last step of its turn."""
+_GIVEN = "This turn was given its last step, to sum up."
 
 
 def given(step: Step) -> Mapping[str, Any] | None:
@@ -47,11 +48,6 @@ def written(step: Step, why: Terminal, *, recorded: bool = False) -> Mapping[str
 
 def reason(told: Mapping[str, Any]) -> Terminal:
     """Why nothing more goes out in a turn that was given its last step."""
-    return Terminal(
-        "deny",
-        told["policy"],
-        told["code"],
-        told["message"],
-        told["cause"],
-        {**told["fields"], "landed": True},
-    )
+    message = f"{told['message']} {_GIVEN}"
+    fields = {**told["fields"], "landed": True}
+    return Terminal("deny", told["policy"], told["code"], message, told["cause"], fields)

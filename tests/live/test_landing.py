@@ -73,3 +73,18 @@ async def test_a_restart_gives_no_second_last_step(tmp_path: Path) -> None:
         refused = await agent.ask(live, call(4))
         assert refused.status == 402
         assert "3 of 3 steps; this turn was given its last step" in refused.json()["error"]["message"]
+
+
+async def test_what_a_policy_ends_is_replayed_with_what_it_said_and_no_more(tmp_path: Path) -> None:
+    agent, repeats = Agent("responses"), {"action": "land", "stop_at": 4}
+    async with stage(tmp_path, agent.model.respond, policies={"repeats": repeats}) as live:
+        for number in range(5):
+            await agent.ask(live, Said(number, calls=("the same",)))
+        assert WORDS in json.dumps(live.upstream.seen[-1].json())
+        refused = await agent.ask(live, Said(5, "on"))
+        assert "This turn was given its last step" in refused.body.decode()
+        tree = await live.live_tree()
+        (turn,) = tree["sessions"][0]["threads"][0]["turns"]
+        assert (turn["cause"], len(turn["steps"])) == ("policy", 5)
+        assert "last step, by repeats: This is" in live.looptap("show", "last").decode()
+        assert bare(live.replay(await live.write_log(tmp_path / "log.jsonl"))) == bare(tree)
