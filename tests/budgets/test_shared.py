@@ -105,3 +105,27 @@ def test_BUD_04_settlements_that_the_ledger_missed_all_land_and_the_limit_bites_
         assert (counter["used"], counter["reserved"]) == ("0.5", "0")
         said = [proxy.post("/v1/messages", kit.request(f"r {n}", max_tokens=10)).status for n in range(12)]
         assert said == [*[200] * 10, 402, 402]
+
+
+def test_a_turn_gets_one_last_step_whichever_instance_its_requests_come_to(
+    tmp_path: Path, redis: RedisServer
+) -> None:
+    budget = {"name": "turn", "scope": "turn", "limits": {"steps": 3}, "on_exhausted": "land"}
+    given = {**settings(redis), "budgets": [budget]}
+    with kit.model() as model, ExitStack() as stack:
+        one, other = (stack.enter_context(kit.serve(tmp_path / name, model, **given)) for name in "ab")
+        body = kit.request("go", tools=[{"name": "Bash"}])
+        for proxy in (one, other):
+            said = proxy.post("/v1/messages", body, x_calls="1")
+            body = kit.grown(body, said.json)
+        assert one.post("/v1/messages", body, x_ending="529").status == 529
+        assert b"This is the last step" in model.asked[-1]["body"]
+        said = other.post("/v1/messages", body, x_calls="1")
+        assert said.status == 200
+        assert model.asked[-1]["body"] == model.asked[-2]["body"]
+        for proxy in (one, other):
+            refused = proxy.post("/v1/messages", kit.grown(body, said.json))
+            assert refused.status == 402
+            assert "this turn was given its last step" in refused.json["error"]["message"]
+        (counter,) = one.idle()
+        assert (counter["dimension"], counter["used"], counter["limit"]) == ("steps", 3, 3)
