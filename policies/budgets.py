@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from shlex import quote
+from typing import Literal
 
 from proxy.model import rfc3339
 from proxy.verdict import (
@@ -29,8 +30,10 @@ from proxy.verdict import (
 NONE = "(none)"
 """The subject of a request that lacks the fact a scope asks for."""
 SHARES = 10_000
-ACTING = frozenset({"deny", "message", "cut", "land"})
-"""Of what happens at a limit: whatever refuses."""
+ACTING = frozenset({"deny", "message", "cut", "land", "hold"})
+"""Of what happens at a limit: whatever refuses, at once or where no operator says yes."""
+_FORMS: Mapping[Reached, Literal["message", "hold"]] = {"message": "message", "hold": "hold"}
+"""What a refusal becomes; whatever is not here is denied."""
 PACE = "requests_per_minute"
 SPEND = "spend_usd"
 LANDING = "landing"
@@ -112,6 +115,10 @@ class Budgets:
         """Whether what does not fit a claim is refused, and not only told of."""
         return self._reached(claim) in ACTING
 
+    def waits(self, claim: Claim) -> bool:
+        """Whether what does not fit a claim waits for an operator."""
+        return self._reached(claim) == "hold" and claim.dimension != PACE
+
     def _reached(self, claim: Claim) -> Reached:
         known = self.by_name.get(claim.budget)
         return known.on_exhausted if known is not None else claim.on_exhausted
@@ -159,7 +166,7 @@ class Budgets:
             fields["landed"] = True
         message = f"Looptap: {state}. To go on: {fields['how_to_go_on']}."
         return Terminal(
-            "message" if self._reached(claim) == "message" and not pace else "deny",
+            "deny" if pace else _FORMS.get(self._reached(claim), "deny"),
             claim.policy or "budgets",
             _code(dimension),
             message,

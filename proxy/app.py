@@ -145,6 +145,8 @@ class _Parts:
         self._runner: web.AppRunner | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._told_unread: set[str] = set()
+        self._order = asyncio.Event()
+        """An operator has ordered something here."""
         self.metrics = PrometheusExporter(self._figures)
         self.otlp = outlets.otlp(settings, warn, live=self.metrics.figures)
         store = settings.store
@@ -237,7 +239,7 @@ class _Parts:
         application = admin.build(
             admin.AdminParts(
                 RecordCatalog(self.data_dir), token, hosts, self.ready, self.metrics.render, self._operator,
-                self._ordered, lambda turn: outlets.trace_url(self.settings, turn),
+                self._ordered, lambda turn: outlets.trace_url(self.settings, turn), self.treasury.held,
             )
         )  # fmt: skip
         log = admin.ServerLog(self._caught).logger()
@@ -249,6 +251,7 @@ class _Parts:
         return address[0], address[1], token
 
     async def stop(self, grace_s: float) -> None:
+        self.treasury.leave()
         await self.server.stop(grace_s)
         if (pulse := self._tasks.pop("pulse", None)) is not None:
             pulse.cancel()
@@ -294,13 +297,16 @@ class _Parts:
     async def _beat(self) -> None:
         """What is done now and then: idle turns are closed, thread heads are put away."""
         while True:
-            await asyncio.sleep(_PULSE_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._order.wait(), _PULSE_S)
+            ordered = self._order.is_set()
+            self._order.clear()
             try:
                 if self.commons is not None:
                     await self.commons.beat()
                 self.core.tick(time.time_ns())
                 await self.put_heads()
-                await self.treasury.look(self.server.shell)
+                await self.treasury.look(self.server.shell, at_once=ordered)
                 if self.otlp is not None:
                     self.otlp.tick(time.monotonic())
             except Exception as error:  # noqa: BLE001 - ours: the next beat tries again
@@ -332,10 +338,11 @@ class _Parts:
         opened.keep(time.time_ns(), safe=safe)
 
     def _operator(self) -> Operator:
-        return Operator(self.settings, self.treasury.opened())
+        return Operator(self.settings, self.treasury.opened(), waiting=self.treasury.held)
 
     def _ordered(self, kind: str, data: Mapping[str, Any]) -> None:
-        """An operator's order by the admin port, written down."""
+        """An operator's order by the admin port, written down, and noticed at once."""
+        self._order.set()
         self.outbox.put(
             Record(time.time_ns(), "intervention", data={"policy": "operator", "kind": kind, **data})
         )

@@ -29,6 +29,8 @@ _EDITS = frozenset({"nudge", "clamp", "land"})
 """What may precede an end. A ``repair`` is none: who wants faults refused does not want them mended."""
 _TERMINALS = ("hold", "message", "deny", "cut")
 """Weakest first: when several policies want to end a request, the strongest does."""
+_AT_THE_DOOR = frozenset({"turn_start", "step_start"})
+"""The points at which a request can still wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Link:
         """What becomes of a request that has no room for this policy's claims."""
         if self.action not in (*_TERMINALS, "land"):
             return "observe"
-        return "message" if self.action == "message" else "deny"
+        return "message" if self.action == "message" else "hold" if self.action == "hold" else "deny"
 
 
 Asked = tuple[Link, Callable[[View], Decision]]
@@ -125,6 +127,11 @@ class Chain:
         """Whether any policy wants anything held."""
         return bool(self._claimants)
 
+    @property
+    def may_hold(self) -> bool:
+        """Whether any policy lets requests wait for an operator."""
+        return self.mode == "enforce" and any(link.action == "hold" for link in self.links)
+
     def claims(self, view: View, memories: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
         """Ask every policy what it wants held for a request that is about to go out."""
         found: list[Claim] = []
@@ -179,12 +186,13 @@ class Chain:
                 continue
             wish = _formed(decision.terminal, link.action, point)
             if link.action == "land" and wish.any_form:
-                if acting and point in ("turn_start", "step_start"):
+                if acting and point in _AT_THE_DOOR:
                     edits.append(Edit("land", data={"why": wish}, policy=policy.name))
                 else:
                     withheld.append(Withheld(policy.name, "land", wish.code))
                 continue
-            if acting and (link.may(wish.kind) or (wish.any_form and link.action in _TERMINALS)):
+            may = link.may(wish.kind) or (wish.any_form and link.action in _TERMINALS)
+            if acting and may and (wish.kind != "hold" or point in _AT_THE_DOOR):
                 terminal = _stronger(terminal, wish)
             else:
                 withheld.append(Withheld(policy.name, wish.kind, wish.code))

@@ -16,6 +16,7 @@ from proxy.commands.options import Commands, Common, common_options, run
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
+        "allow": ("acting", "Say yes to a request that waits for an operator."),
         "budgets": ("acting", "Every live counter: used, held, limit."),
         "check": ("check", "Validate the configuration: every problem with its line."),
         "demo": ("demo", "No key, no network: agents, their trees, an incident."),

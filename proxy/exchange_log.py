@@ -4,10 +4,11 @@ One line an exchange, in order of arrival. Bodies are exact: text where they are
 where they are not. Credentials were made dots before they reached the record. Labels and the
 upstream's name, which only this proxy understands, are taken off the path.
 
-``request_body`` is what the client sent; where the model read more, ``inserted`` says what and where
-(``[[offset, text], …]``, with a third text where it stands in that one's place), for who wants the bytes that
-went upstream. A replay begins with the client's and decides anew. ``landed`` stands where a request was its
-turn's last step: the cause.
+``t_verdict`` stands where a request waited for an operator: until when, or null where its client left
+before anybody answered. ``request_body`` is what the client sent; where the model read more, ``inserted``
+says what and where (``[[offset, text], …]``, with a third text where it stands in that one's place), for who
+wants the bytes that went upstream. A replay begins with the client's and decides anew. ``landed`` stands
+where a request was its turn's last step: the cause.
 """
 
 import base64
@@ -104,6 +105,8 @@ def log_line(stored: StoredExchange, request: bytes | None, response: bytes | No
         line["end"] = "client_gone" if stored.end == "shutdown" else stored.end
     if stored.end == "shutdown":
         line["stopped"] = True
+    if stored.verdict_ns is not None:
+        line["t_verdict"] = _seconds(stored.verdict_ns or None)
     if stored.labels:
         line["labels"] = dict(stored.labels)
     if stored.streaming:

@@ -374,6 +374,8 @@ class Attempt:
     """Why no whole answer came from the upstream, where that is known; without any credential."""
     refused: Mapping[str, Any] | None = None
     """Why we refused or cut it: ``action``, ``policy``, ``code`` and what the client was told besides."""
+    waited_ns: int = 0
+    """How long it waited for an operator before it went out, or was refused."""
 
 
 def rfc3339(time_ns: int) -> str:
@@ -507,6 +509,8 @@ class CaptureStart:
     thread: str | None = None
     turn: str | None = None
     step: str | None = None
+    verdict_ns: int | None = None
+    """When it was known what becomes of a request that waited for an operator; 0: its client left before."""
 
 
 class Body(Protocol):

@@ -17,6 +17,7 @@ from proxy.config import (
     Address,
     BudgetLimits,
     BudgetSettings,
+    Duration,
     PriceRule,
     Settings,
     UpstreamSettings,
@@ -68,6 +69,7 @@ def _private(settings: Settings, place: Path) -> Settings:
             "ledger": settings.ledger.model_copy(update={"url": None, "lease": None}),
             "upstreams": nobody,
             "budgets": (*settings.budgets, probe),
+            "hold_for": Duration(1_000_000),  # no operator looks here: what would wait is refused
             "prices": (price, *settings.prices),
             "exporters": {},
             "webhooks": (),

@@ -90,6 +90,10 @@ class Line:
     ended_ns: int | None
     landed: str | None = None
     """Why it was its turn's last step, where it was."""
+    waits: bool = False
+    """It waited for an operator."""
+    verdict_ns: int | None = None
+    """Until then; None: nobody answered before its client left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +209,36 @@ class Replay:
         core.tick(self._now_ns)
         if core.match(exchange.head, exchange.upstream, exchange.path):
             refused = _refusal(line.response) if line.end == "refused" and not _was_cut(line) else None
+            if line.waits:
+                self._hold(core.open(exchange, line.request_body, self._now_ns, waits=True), line)
+                return
             opened = core.open(exchange, line.request_body, self._now_ns, refused=refused)
         else:
             opened = core.relay(exchange, self._now_ns)
+        self._await_end(opened, line)
+
+    def _hold(self, opened: Opened, line: Line) -> None:
+        """It waits until its verdict has come."""
+        if opened.placement is not None:
+            known = opened.held or Terminal("hold", "budgets", "", "")
+            opened.hold(known, {}, self._now_ns)
+        if line.verdict_ns is not None and opened.placement is not None:
+            heapq.heappush(self._closing, (line.verdict_ns, line.exchange.number, opened, line))
+        else:
+            self._await_end(opened, line)
+
+    def _decide(self, opened: Opened, line: Line, now_ns: int) -> None:
+        """Its verdict has come: it goes out, or is refused."""
+        goes = line.end != "refused" or _was_cut(line)
+        opened.let_go("yes" if goes else "no", now_ns, allowed=goes)
+        if goes:
+            opened.admit(now_ns)
+        else:
+            opened.refuse(_refusal(line.response), None, now_ns)
+        self._await_end(opened, line)
+
+    def _await_end(self, opened: Opened, line: Line) -> None:
+        exchange = line.exchange
         if opened.placement is None:
             self.unmodelled.append(exchange.number)
         elif line.landed is not None:
@@ -252,7 +283,10 @@ class Replay:
     def _close_next(self) -> None:
         ended, _, opened, line = heapq.heappop(self._closing)
         self._now_ns = max(self._now_ns, ended)
-        self._close(opened, line, max(ended, line.exchange.arrived_ns))
+        if opened.held is not None and line.verdict_ns is not None:
+            self._decide(opened, line, max(ended, line.exchange.arrived_ns))
+        else:
+            self._close(opened, line, max(ended, line.exchange.arrived_ns))
 
     @staticmethod
     def _close(opened: Opened, line: Line, now_ns: int) -> None:
@@ -332,6 +366,8 @@ class Replay:
             end=end,
             ended_ns=_time(value, "t_end") if arrived is not None else None,
             landed=landed if isinstance(landed := value.get("landed"), str) else None,
+            waits="t_verdict" in value and arrived is not None,
+            verdict_ns=_time(value, "t_verdict"),
         )
 
     def _upstream(self, value: Mapping[str, Any], path: str) -> Upstream:

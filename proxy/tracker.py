@@ -269,6 +269,8 @@ class Tracker(Course):
         step.started = True
         step.brought = ()
         step.arrived_ns = placement.exchange.arrived_ns
+        if step.waits is not None:  # of earlier attempts, too
+            step.waits.ns = min(step.waits.ns, max(0, now_ns - step.arrived_ns))
         step.place = step.turn.steps
         step.turn.steps += 1
         self.emit(telling.step_start(step, self._around(step.thread, placement.request)))
@@ -394,6 +396,8 @@ class Tracker(Course):
         if attempt.outcome != "complete" and (step.whole or (step.deferred and not reply.whole)):
             return  # another attempt has brought the reply already, or a later one will
         step.outcome = attempt.outcome
+        if attempt.outcome == "refused" and attempt.end != "refused":
+            step.outcome = "client_gone"  # it waited for an operator, and nothing had been sent
         if attempt.outcome == "complete":
             self._take_reply(placement, reply, attempt.ended_ns)
         else:
@@ -402,7 +406,7 @@ class Tracker(Course):
             step.stop_reason = reply.stop_reason
             if attempt.outcome == "cut" and attempt.end == "complete" and not step.calls and turn.open:
                 self._end_turn(turn, "error")  # a clean end tells the client nothing to ask again for
-            elif attempt.outcome == "client_gone" and attempt.end == "shutdown" and turn.open:
+            elif step.outcome == "client_gone" and attempt.end == "shutdown" and turn.open:
                 self._end_turn(turn, "interrupted", "shutdown")
         if turn.overtaken and turn.open:
             self._end_turn(turn, *left_open(step))

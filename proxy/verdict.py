@@ -19,7 +19,7 @@ Consequence = Literal["hard", "soft"]
 """``hard``: the provider will refuse; ``soft``: accepted, but reasoning or cache is lost."""
 
 Action = Literal["observe", "warn", "nudge", "repair", "clamp", "land", "deny", "message", "cut", "hold"]
-Reached = Literal["deny", "message", "cut", "land", "warn", "observe"]
+Reached = Literal["deny", "message", "cut", "land", "hold", "warn", "observe"]
 """What happens at a limit (``on_exhausted``)."""
 Scope = str
 """step, turn, thread, session, key, team, org, model, upstream or ``label:NAME``."""
@@ -104,6 +104,7 @@ class Terminal:
     """
 
     kind: Literal["deny", "message", "cut", "hold"]
+    """``hold``: nothing has ended, it waits for an operator; what it becomes without a yes is a ``deny``."""
     policy: str
     code: str
     message: str
@@ -120,6 +121,11 @@ class Terminal:
 
 STOPPED = "looptap_stopped"
 """Code of a refusal because an operator stopped the turn, thread, session or key."""
+
+
+Verdict = Literal["yes", "no", "room", "nobody", "gone", "shutdown"]
+"""What became of a wait for an operator: yes or no (a stop); ``room``: what was wanted can be held by now;
+nobody answered in time; the client left; we go ourselves."""
 
 
 @struct(frozen=True, slots=True)

@@ -29,6 +29,11 @@ async def test_BUD_08_a_request_over_a_limit_goes_through_the_whole_proxy_and_is
     await probe.prove(settings)
 
 
+async def test_where_a_budget_would_wait_for_an_operator_the_check_waits_for_none(tmp_path: Path) -> None:
+    budget = {"name": "key", "scope": "key", "window": "day", "limits": {"steps": 1}, "on_exhausted": "hold"}
+    await probe.prove(load(config(tmp_path, budgets=[budget]), environ={}))
+
+
 def test_BUD_08_a_cap_that_is_not_wired_in_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""The routes that act: counters, stop, top-up. Each order that is carried out leaves an event.
+"""The routes that act: counters, what waits; stop, yes, top-up. Each order carried out leaves an event.
 
 An order that names nothing known is refused in words, and nothing is written.
 """
@@ -30,6 +30,11 @@ class Ordering:
             Route("POST", "/api/v1/stop", self.stop,
                   "Refuse what a turn, thread, session or key asks from now on; `lift` lets it go on",
                   {JSON: shapes.STOPPED}, takes=shapes.STOP, fails=(404, 413, 415, 503)),
+            Route("GET", "/api/v1/held", self.held, "Requests that wait for an operator here, longest first",
+                  {JSON: shapes.many(shapes.WAIT)}),
+            Route("POST", "/api/v1/allow", self.allow,
+                  "Let one request that waits go on; under a budget its limit is raised by what it needs",
+                  {JSON: shapes.ALLOWED}, takes=shapes.ALLOW, fails=(404, 413, 415, 503)),
             Route("POST", "/api/v1/topup", self.topup, "Raise a limit in its current window",
                   {JSON: shapes.TOPPED_UP}, takes=shapes.TOPUP, fails=(404, 413, 415, 503)),
         ]  # fmt: skip
@@ -45,6 +50,15 @@ class Ordering:
         whole = await _carried_out(self._orders().stop(text(order, "id"), lift=lift))
         self._parts.audit("go_on" if lift else "stop", {"id": whole})
         return json({"id": whole, "stopped": not lift})
+
+    async def held(self, request: web.Request) -> web.Response:
+        return json(self._parts.held())
+
+    async def allow(self, request: web.Request) -> web.Response:
+        order = await told(request, frozenset({"id"}))
+        allowed = await _carried_out(self._orders().allow(text(order, "id")))
+        self._parts.audit("allow", {name: value for name, value in allowed.items() if name != "allowed"})
+        return json(allowed)
 
     async def topup(self, request: web.Request) -> web.Response:
         order = await told(request, frozenset({"budget", "subject", "add", "dimension"}))

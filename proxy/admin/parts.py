@@ -42,6 +42,7 @@ class Orders(Protocol):
     async def budgets(self) -> list[Json]: ...
     async def forecast(self, turn: Mapping[str, Any]) -> list[Json]: ...
     async def stop(self, name: str, *, lift: bool = False) -> str: ...
+    async def allow(self, name: str) -> Json: ...
     async def topup(
         self, name: str, add: str, *, subject: str | None = None, dimension: str | None = None
     ) -> Json: ...
@@ -67,6 +68,8 @@ class AdminParts:
     """Writes down an order that was carried out: its kind and its facts."""
     trace_url: Callable[[str], str | None] | None = None
     """Where a turn's trace can be looked at; None where it cannot."""
+    held: Callable[[], list[Json]] = list
+    """What waits for an operator here."""
 
 
 def read_or_make_token(data_dir: Path, warn: Callable[[str], None]) -> str:

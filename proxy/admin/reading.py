@@ -113,13 +113,17 @@ class Reading:
     async def turns(self, request: web.Request) -> web.Response:
         page = asked(request, LIMIT, _BEFORE)
         filters = given(request, *_OF_TURNS)
-        return json(await asyncio.to_thread(self._catalog.turns, page["limit"], page["before"], filters))
+        rows = await asyncio.to_thread(self._catalog.turns, page["limit"], page["before"], filters)
+        held = {wait.get("turn") for wait in self._parts.held()}
+        return json([{**row, "held": True} if row["id"] in held else row for row in rows] if held else rows)
 
     async def turn(self, request: web.Request) -> web.Response:
         turn = await asyncio.to_thread(self._catalog.turn, request.match_info["id"])
         if turn is not None:
             if self._parts.trace_url is not None and (url := self._parts.trace_url(turn["id"])):
                 turn["trace_url"] = url
+            if held := [wait for wait in self._parts.held() if wait.get("turn") == turn["id"]]:
+                turn["held"] = held
             if turn["open"] and self._parts.orders is not None:
                 turn["forecast"] = await self._parts.orders().forecast(turn)
         return found(turn)

@@ -55,7 +55,7 @@ _SESSION = _object(
     usage=_USAGE, cost_usd=_MONEY, cost_quality=_QUALITY,
 )  # fmt: skip
 _TURN_ROW = _object(
-    {"by": _TEXT, "index": _maybe(_WHOLE), "kind": _maybe(_TEXT), "key": _maybe(_TEXT)},
+    {"by": _TEXT, "index": _maybe(_WHOLE), "kind": _maybe(_TEXT), "key": _maybe(_TEXT), "held": _FLAG},
     id=_TEXT, session=_maybe(_TEXT), thread=_maybe(_TEXT), agent=_maybe(_TEXT), cause=_maybe(_TEXT),
     open=_FLAG, started_at=_TIME, ended_at=_TIME, models=many(_TEXT), steps=_WHOLE, findings=_WHOLE,
     usage=_USAGE, cost_usd=_MONEY, cost_quality=_QUALITY, labels=_LABELS,
@@ -80,7 +80,7 @@ _FORECAST = _object(name=_TEXT, scope=_TEXT, subject=_TEXT, dimension=_TEXT, ste
 _TURN = _object(
     {
         "by": _TEXT, "started_at": _TIME, "ended_at": _TIME, "threads": many(_ANY), "refusals": many(_ANY),
-        "growth": _GROWTH, "forecast": many(_FORECAST), "trace_url": _TEXT,
+        "growth": _GROWTH, "forecast": many(_FORECAST), "trace_url": _TEXT, "held": many(_ANY),
     },
     id=_TEXT, session=_TEXT, thread=_TEXT, cause=_maybe(_TEXT), open=_FLAG, usage=_USAGE, cost_usd=_MONEY,
     cost_quality=_QUALITY, labels=_LABELS, steps=many(_object(_STEP_MORE, **_STEP_FIELDS)),
@@ -142,6 +142,20 @@ STOP: Json = {
     "additionalProperties": False,
 }
 STOPPED = _object(id=_TEXT, stopped=_FLAG)
+WAIT = _object(
+    {
+        **dict.fromkeys(("session", "thread", "turn", "step"), _TEXT), "adds": _AMOUNT,
+        "agent": _maybe(_TEXT), "model": _maybe(_TEXT),
+    },
+    id=_TEXT, since=_TIME, until=_TIME, policy=_TEXT, code=_TEXT, says=_TEXT, key=_TEXT, labels=_LABELS,
+    facts=_ANY,
+)  # fmt: skip
+"""``adds``: what a yes adds to the limit that ``facts`` name; absent: it lets just this request go."""
+ALLOW: Json = {**_object(id={**_TEXT, "minLength": 1}), "additionalProperties": False}
+ALLOWED = _object(
+    {**dict.fromkeys(("budget", "scope", "subject", "dimension"), _TEXT), "adds": _AMOUNT},
+    id=_TEXT, allowed=_FLAG,
+)  # fmt: skip
 TOPUP: Json = {
     **_object(
         {"subject": {**_TEXT, "minLength": 1}, "dimension": {**_TEXT, "minLength": 1}},

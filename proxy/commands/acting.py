@@ -1,12 +1,14 @@
-"""The commands that act or count: ``budgets``, ``keys``, ``stop``, ``topup``.
+"""The commands that act or count: ``allow``, ``budgets``, ``keys``, ``stop``, ``topup``.
 
 They work on the ledger's store, whether a proxy runs or not; what they order holds from the next
 request on, on every instance. What is ordered and refused is in ``money.orders``.
 """
 
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from shlex import quote
 from typing import Any, TypeVar
 
@@ -16,12 +18,14 @@ from proxy.commands.live import live
 from proxy.commands.options import Common, Failed, common, note, out, out_json, terminal_width
 from proxy.commands.recorded import record_of
 from proxy.commands.settled import settings_of
+from proxy.config import Settings
 from proxy.money.orders import Operator, OrderRefused
 from proxy.money.treasury import ledger_of
 from proxy.ports import LedgerAway
 from proxy.record import RecordMissing
 from proxy.stores.ledger_redis import RedisLedger
 from proxy.terminal.counters import counters_table, ended, under_way
+from proxy.terminal.listing import waits_table
 from proxy.terminal.wording import inert
 from proxy.verdict import Balance
 
@@ -44,7 +48,7 @@ def _order(common: Common, work: Callable[[Operator], Awaitable[Result]]) -> Res
         try:
             if isinstance(ledger, RedisLedger):
                 await ledger.ready()
-            return await work(Operator(settings, ledger, note))
+            return await work(Operator(settings, ledger, note, partial(_waiting, common, settings)))
         finally:
             await ledger.close()
 
@@ -52,6 +56,13 @@ def _order(common: Common, work: Callable[[Operator], Awaitable[Result]]) -> Res
         return live(carried_out())
     except (OrderRefused, LedgerAway) as error:
         raise Failed(str(error)) from None
+
+
+def _waiting(common: Common, settings: Settings) -> list[dict[str, Any]]:
+    """What waits for an operator, as far as this record knows."""
+    with suppress(RecordMissing), record_of(common) as reader:
+        return reader.waiting(settings.hold_for.ns, time.time_ns())
+    return []
 
 
 def _table(rows: list[list[str]]) -> None:
@@ -77,7 +88,7 @@ def budgets_command(common: Common, budget: str | None, subject: str | None, eve
     looptap budgets --budget turn --subject trn_4f
     looptap budgets --json | jq '.[] | select(.scope == "key")'
     """
-    balances, stops = _order(common, lambda operator: _standing(operator, budget))
+    balances, stops, held = _order(common, lambda operator: _standing(operator, budget))
     asked = [
         one
         for one in balances
@@ -88,7 +99,7 @@ def budgets_command(common: Common, budget: str | None, subject: str | None, eve
         return
     shown = asked if everything or subject is not None else under_way(asked, _over(common))
     if shown:
-        out(counters_table(shown, stops, terminal_width()))
+        out(counters_table(shown, stops, terminal_width(), held))
     if hidden := len(asked) - len(shown):
         note(f"and {hidden} of turns and steps that ended: looptap budgets --all")
     elif not shown:
@@ -96,8 +107,13 @@ def budgets_command(common: Common, budget: str | None, subject: str | None, eve
         note(f"no counter fits; counted are {counted}" if balances else "nothing has been counted yet")
 
 
-async def _standing(operator: Operator, budget: str | None) -> tuple[Sequence[Balance], set[str]]:
-    return await operator.balances(budget), {str(one["id"]) for one in await operator.stopped()}
+async def _standing(
+    operator: Operator, budget: str | None
+) -> tuple[Sequence[Balance], set[str], set[tuple[str, str]]]:
+    """Counters, what is stopped, and for which budgets and subjects requests wait."""
+    facts = [one["facts"] for one in operator.waiting()]
+    held = {(str(one.get("budget")), str(one.get("subject"))) for one in facts if "budget" in one}
+    return await operator.balances(budget), {str(one["id"]) for one in await operator.stopped()}, held
 
 
 def _over(common: Common) -> set[str]:
@@ -237,6 +253,54 @@ def _list_stops(common: Common) -> None:
 
 def _lift(id: str) -> str:
     return f"looptap stop --lift {quote(id)}"
+
+
+@click.command("allow")
+@click.argument("id", required=False)
+@click.option("--list", "listed", is_flag=True, help="What waits, and why.")
+@common
+def allow_command(common: Common, id: str | None, listed: bool) -> None:
+    """Say yes to one request that waits for an operator. The no: looptap stop TURN.
+
+    Where it waits for room under a budget, a yes raises that budget's limit by what the request needs.
+
+    
+    looptap allow --list
+    looptap allow exc_4f
+    """
+    if (id is None) is not listed:
+        raise click.UsageError("name a request that waits, or ask for --list alone")
+    if id is None:
+        _list_waits(common)
+        return
+    allowed = _order(common, lambda operator: operator.allow(id))
+    if common.json:
+        out_json(allowed)
+    else:
+        note(f"{allowed['id']} may go on{_raised(allowed)}")
+    _until_seen()
+
+
+def _raised(allowed: Mapping[str, Any]) -> str:
+    if "adds" not in allowed:
+        return ""
+    whose = f"budget {allowed['budget']} of {allowed['scope']} {inert(str(allowed['subject']))}"
+    return f"; {whose} is raised by {allowed['adds']} {allowed['dimension']}"
+
+
+def _list_waits(common: Common) -> None:
+    waits = _order(common, _waits)
+    if common.json:
+        out_json(waits)
+    elif waits:
+        out(waits_table(waits, time.time_ns() // 1000, terminal_width()))
+        note("a yes: looptap allow REQUEST; a no: looptap stop TURN")
+    else:
+        note("nothing waits")
+
+
+async def _waits(operator: Operator) -> list[dict[str, Any]]:
+    return [dict(one) for one in operator.waiting()]
 
 
 @click.command("topup")

@@ -15,6 +15,8 @@ from proxy.terminal.lookup import whole_id
 from proxy.terminal.showing import Album
 
 _ALL = 1_000_000
+_LONGEST_WAIT_NS = 86_400_000_000_000
+"""How far back waits are looked for: each says itself how long it lasts."""
 
 
 @click.command("sessions")
@@ -71,6 +73,9 @@ def turns_command(common: Common, limit: int, session: str | None, **filters: st
     with record_of(common) as reader:
         whole = whole_id(reader, session, "session") if session is not None else None
         found = reader.turns(limit, session=whole, **filters)
+        if any(turn["open"] for turn in found):
+            waits = {wait.get("turn") for wait in reader.waiting(_LONGEST_WAIT_NS, time.time_ns())}
+            found = [{**turn, "held": True} if turn["id"] in waits else turn for turn in found]
         if common.json:
             out_json([_turn_object(reader, turn) for turn in found])
             return
@@ -84,6 +89,6 @@ def _turn_object(reader: Reader, turn: Mapping[str, Any]) -> dict[str, Any]:
     """A listed turn in full: the object of ``replay`` with where and when it ran."""
     album = Album(record for _, record in reader.events(turn=turn["id"]))
     full = album.forest.turn(turn["id"]) or {}
-    known = ["session", "thread", "agent", "labels", "started_at", "cause", "open"]
+    known = ["session", "thread", "agent", "labels", "started_at", "cause", "open", "held"]
     known += [] if turn["open"] else ["ended_at"]
     return {**full, **{key: turn[key] for key in known if key in turn}}

@@ -124,13 +124,13 @@ def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
         if policy.action == "repair":
             yield from _repair(settings, source, name)
         elif policy.action in NOT_BUILT:
-            hint = "use observe, warn, nudge, land, deny, message or cut"
+            hint = "use observe, warn, nudge, land, deny, message, cut or hold"
             yield source.problem(path, f"{policy.action} is not built yet", hint)
         elif policy.action == "land" and name in _WITHOUT_LANDING:
-            hint = "use observe, warn, deny, message or cut; repeats lands, and budgets by on_exhausted"
+            hint = "use observe, warn, deny, message, cut or hold; repeats lands, and budgets by on_exhausted"
             yield source.problem(path, f"{name} gives no last step", hint)
         elif policy.action == "nudge" and name in _WITHOUT_NUDGES:
-            hint = "use observe, warn, deny, message or cut; repeats nudges"
+            hint = "use observe, warn, deny, message, cut or hold; repeats nudges"
             yield source.problem(path, f"{name} has nothing to say to a model", hint)
         elif policy.action == "nudge" and (policy.model_extra or {}).get("nudge") is False:
             hint = "remove nudge: false, or use action: observe"
@@ -141,7 +141,7 @@ def _repair(settings: Settings, source: Source, name: str) -> Iterator[Problem]:
     """Only one policy knows what was lost; and what is put back must be there again after a restart."""
     path: KeyPath = ("policies", name, "action")
     if name != "thinking":
-        hint = "use observe, warn, deny, message or cut; thinking repairs"
+        hint = "use observe, warn, deny, message, cut or hold; thinking repairs"
         yield source.problem(path, f"{name} has nothing to put back", hint)
     elif settings.store.record == "digest" and source.is_whole(("store",)):
         hint = "set store: {record: full}, or use another action"
@@ -220,7 +220,7 @@ def _later(budget: BudgetSettings, source: Source, path: KeyPath) -> Iterator[Pr
         yield source.problem(
             (*path, "on_exhausted"),
             f"{budget.on_exhausted} is not built yet",
-            "use deny, message, cut, land, warn or observe",
+            "use deny, message, cut, land, hold, warn or observe",
         )
     if budget.on_exhausted == "land":
         yield from _land(budget, source, path)

@@ -38,6 +38,8 @@ def _split(settings: Settings) -> tuple[list[str], list[str]]:
             (enforced if may_act and policy.acts else observed).append(
                 f"policy {name} (action {policy.action})"
             )
+    if may_act and settings.holds:
+        enforced.append(f"what is held waits {settings.hold_for} for an operator: looptap allow --list")
     return enforced, observed
 
 

@@ -329,6 +329,8 @@ class Settings(Section):
     """A client's trace is linked, or joined by a span of ours."""
     store: Annotated[StoreSettings, _OrEmpty] = Field(default_factory=StoreSettings)
     ledger: Annotated[LedgerSettings, _OrEmpty] = LedgerSettings()
+    hold_for: Duration = Duration(10 * 60 * 10**9)
+    """How long a request waits for an operator's yes (``hold``) before it is refused."""
     idle_after: Duration = Duration(30 * 60 * 10**9)
     """After how long without a word from its client a turn is abandoned."""
     time_zone: Text = "UTC"
@@ -360,6 +362,12 @@ class Settings(Section):
         if loopback or not isinstance(store, dict) or "record" in store:
             return data
         return {**data, "store": {**store, "record": "digest"}}
+
+    @property
+    def holds(self) -> bool:
+        """Whether any request may wait for an operator."""
+        waits = any(budget.on_exhausted == "hold" for budget in self.budgets)
+        return waits or any(one.enabled and one.action == "hold" for one in self.policies.values())
 
     @property
     def source(self) -> Source:

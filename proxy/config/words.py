@@ -55,7 +55,7 @@ def meant(word: Any, known: Collection[str]) -> str:
     return f"did you mean {other}?" if other in known else ""
 
 
-NOT_BUILT = frozenset({"clamp", "hold", "slices"})
+NOT_BUILT = frozenset({"clamp", "slices"})
 """What the file format foresees and ``checks`` refuses: no hint may lead there."""
 
 

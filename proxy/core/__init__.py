@@ -33,15 +33,22 @@ class Core(Parts):
         return self.dialects(head.method, path, upstream, head) is not None
 
     def open(
-        self, exchange: Exchange, body: bytes, now_ns: int, *, refused: Terminal | None = None
+        self,
+        exchange: Exchange,
+        body: bytes,
+        now_ns: int,
+        *,
+        refused: Terminal | None = None,
+        waits: bool = False,
     ) -> Opened:
         """Read and place a request whose body is at hand.
 
-        ``refused``: how this very request was refused when it was recorded (replay).
+        ``refused``: how this very request was refused when it was recorded (replay). ``waits``: it waited
+        then, and what became of it is still to be told.
         """
         opened = self.begin(exchange, body)
         opened.read()
-        opened.place(now_ns, refused=refused)
+        opened.place(now_ns, refused=refused, waits=waits)
         return opened
 
     def begin(self, exchange: Exchange, body: bytes) -> Opened:

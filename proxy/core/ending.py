@@ -11,13 +11,16 @@ NOTHING = Cost(Decimal(0), "measured")
 
 
 def attempt_outcome(
-    end: EndKind, response: ResponseHead | None, reply: Outcome, *, cut: bool = False
+    end: EndKind, response: ResponseHead | None, reply: Outcome, *, cut: bool = False, held: bool = False
 ) -> AttemptOutcome:
     """How an attempt ended, from the wire's end and what the reply says.
 
     A reply that was whole when its reader left is complete: several SDKs close the connection at
-    the terminal event without waiting for the end of the body. ``cut``: we ended it under way.
+    the terminal event without waiting for the end of the body. ``cut``: we ended it under way. ``held``: its
+    client left while it waited for an operator.
     """
+    if held:
+        return "refused"
     if end == "refused":
         return "cut" if cut else "refused"
     gone = end in ("client_gone", "shutdown")

@@ -35,7 +35,7 @@ from proxy.reading.library import Reading
 from proxy.structs import replace
 from proxy.tracking import landing
 from proxy.tracking.placement import Placement
-from proxy.verdict import Balance, Claim, Demand, Edit, Reply, Terminal
+from proxy.verdict import Balance, Claim, Demand, Edit, Reply, Terminal, Verdict
 
 _NONE: frozenset[str] = frozenset()
 
@@ -44,10 +44,10 @@ class Opened:
     """One exchange: ``respond``, ``feed`` and, exactly once, ``close``."""
 
     __slots__ = (
-        "_captured", "_dialect", "_heard", "_landing", "_parts", "_reading", "_refused_by", "_reminders",
-        "_repairs",
-        "_reply", "_scribe", "_sent_ns", "_waits", "ended_by", "exchange", "failure", "fetches", "on_cut",
-        "out", "placement", "refusal", "request", "splice", "tab", "warnings",
+        "_captured", "_dialect", "_heard", "_held_ns", "_landing", "_parts", "_reading", "_refused_by",
+        "_reminders", "_repairs", "_reply", "_scribe", "_sent_ns", "_waits", "ended_by", "exchange",
+        "failure", "fetches", "held", "on_cut", "out", "placement", "refusal", "request", "splice", "tab",
+        "verdict_ns", "waited_ns", "warnings",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, exchange: Exchange, body: bytes | None) -> None:
@@ -65,6 +65,12 @@ class Opened:
         """What was reserved for this exchange; it is told how the exchange ended, once."""
         self.fetches: str | None = None
         """Id of the reply that this exchange only fetches."""
+        self.held: Terminal | None = None
+        """Why it does not go out before an operator has said yes."""
+        self.verdict_ns: int | None = None
+        """When it was known what becomes of it, where it waited; 0: it waits."""
+        self.waited_ns = 0
+        """How long it has waited for an operator."""
         self.ended_by: Terminal | None = None
         """Why the reply is ended under way."""
         self.failure = ""
@@ -90,6 +96,8 @@ class Opened:
         """Nothing has gone upstream yet (known only where the shell reserves first)."""
         self._refused_by: Terminal | None = None
         """Why it did not go out."""
+        self._held_ns = 0
+        """When it began to wait for an operator."""
         self._sent_ns: int | None = None
         self._reply: Outcome | None = None
 
@@ -117,12 +125,19 @@ class Opened:
         except Exception as error:  # noqa: BLE001 - a bug of ours costs what is seen, never the request
             self._unread(error)
 
-    def place(self, now_ns: int, *, number: int | None = None, refused: Terminal | None = None) -> None:
+    def place(
+        self,
+        now_ns: int,
+        *,
+        number: int | None = None,
+        refused: Terminal | None = None,
+        waits: bool = False,
+    ) -> None:
         """Find out whose the request is, and judge it. ``number``: its number, where others came before."""
         if number is not None:
             self.exchange = replace(self.exchange, number=number)
         try:
-            self._place(now_ns, refused)
+            self._place(now_ns, refused, waits=waits)
         except Exception as error:  # noqa: BLE001 - a bug of ours costs what is seen, never the request
             self._unread(error)
         if not self._waits:
@@ -152,7 +167,7 @@ class Opened:
             self.splice = reading.splice
         self.request, self._reading = reading.request, reading
 
-    def _place(self, now_ns: int, refused: Terminal | None) -> None:
+    def _place(self, now_ns: int, refused: Terminal | None, *, waits: bool) -> None:
         parts, exchange, dialect = self._parts, self.exchange, self._dialect
         if dialect is None or self.request is None:
             return
@@ -185,10 +200,10 @@ class Opened:
             self._refused_by = refused
             parts.tracker.refuse(placement, refused, now_ns)
             parts.judge_ended()
-        elif self.refusal is None and (parts.reserves or self.unsaved):
+        elif self.refusal is None and (parts.reserves or self.unsaved or waits):
             self._waits = True
         elif self.refusal is None:
-            parts.tracker.admit(placement, now_ns)
+            self._go(placement, now_ns)
 
     def _place_fetch(self, asked: ModelRequest, now_ns: int) -> None:
         """A reply made in the background is fetched: the order was judged, and is already paid for."""
@@ -268,7 +283,7 @@ class Opened:
         """Refuse it in its client's words, where there is a reason to."""
         if why is None or self._dialect is None or self.placement is None or self._scribe is None:
             return
-        self._refused_by = why
+        self._refused_by, self.held = why, None
         self.refusal = self._dialect.refusal(self.request, why, self.exchange.id)
         self._parts.tracker.refuse(self.placement, why, now_ns)
         self._parts.judge_ended()
@@ -277,8 +292,40 @@ class Opened:
     def admit(self, now_ns: int) -> None:
         """What this request may cost is held: it may go out."""
         if self.placement is not None and self.refusal is None:
-            self._parts.tracker.admit(self.placement, now_ns)
+            self._go(self.placement, now_ns)
         self._capture_start(now_ns)
+
+    def _go(self, placement: Placement, now_ns: int) -> None:
+        if self.held is not None:  # nobody lets it wait: a log that was recorded under other settings
+            self._tell_hold(self.held, {}, now_ns)
+            self.held = None
+        self._parts.tracker.admit(placement, now_ns)
+
+    def hold(self, why: Terminal, more: Mapping[str, Any], now_ns: int) -> None:
+        """It begins to wait for an operator; nothing of it has gone out. ``more`` is told with the reason."""
+        assert self.placement is not None
+        self.held, self.verdict_ns, self._held_ns = why, 0, now_ns
+        self._parts.tracker.hold(self.placement, now_ns)
+        self._tell_hold(why, more, now_ns)
+
+    def _tell_hold(self, why: Terminal, more: Mapping[str, Any], now_ns: int) -> None:
+        assert self._scribe is not None
+        self._scribe.intervened(why.policy, "hold", {"code": why.code, **why.fields, **more}, now_ns)
+
+    def let_go(self, verdict: Verdict, now_ns: int, *, allowed: bool = False) -> None:
+        """It waits no longer: ``admit`` or ``refuse`` follows, or its end.
+
+        ``allowed``: an operator said yes to this request, which further attempts need not ask for again.
+        """
+        why, self.held = self.held, None
+        if why is None or self.placement is None or self._scribe is None:
+            return
+        self.verdict_ns = now_ns
+        waited_ns = max(0, now_ns - self._held_ns)
+        self.waited_ns += waited_ns
+        self._parts.tracker.let_go(self.placement, now_ns, allowed=allowed)
+        data = {"verdict": verdict, "waited_s": round(waited_ns / 1e9, 3), "code": why.code}
+        self._scribe.intervened(why.policy, "hold_over", data, now_ns)
 
     def refuse(self, why: Terminal, reply: Reply | None, now_ns: int) -> None:
         """It may not; ``reply`` where no dialect knows how to say so."""
@@ -333,6 +380,9 @@ class Opened:
             if self.ended_by is None:
                 scribe.intervened(why.policy, why.kind, {"code": why.code, **why.fields}, now_ns)
                 self.cut(why)
+        elif why is not None and why.kind == "hold":
+            self.held = self.held or (why if not placement.step_state.allowed else None)
+            self._edit(ruling.edits, scribe, now_ns)
         elif why is not None and self._dialect is not None:
             self._deny(why, now_ns)
         else:
@@ -509,7 +559,12 @@ class Opened:
         reply, problem = heard.finish(parts.on_fault)
         if problem:
             parts.unread(f"reply: {problem}")
-        outcome = attempt_outcome(end, heard.head, reply, cut=self.ended_by is not None)
+        held = self.verdict_ns == 0
+        if held:
+            self._refused_by = self.held
+            self.let_go("shutdown" if end == "shutdown" else "gone", now_ns)
+            self.verdict_ns = 0
+        outcome = attempt_outcome(end, heard.head, reply, cut=self.ended_by is not None, held=held)
         billed = heard.head is not None or (outcome in ("client_gone", "cut") and not self._waits)
         usage, guessed = usage_of(
             outcome, reply, billed=billed, estimate=lambda: self._estimate(request, reply, now_ns)
@@ -536,6 +591,7 @@ class Opened:
             response_bytes=heard.received,
             refused=self._reached(outcome),
             failure=self.failure,
+            waited_ns=self.waited_ns,
         )
 
     def _reached(self, outcome: AttemptOutcome) -> dict[str, Any] | None:
@@ -549,7 +605,8 @@ class Opened:
         estimate = self._parts.prices.estimate(reply, self.out.said)
         if self._heard.head is not None:
             return estimate
-        return unheard(estimate, now_ns - self.exchange.arrived_ns, request.max_output_tokens)
+        since_ns = self.exchange.arrived_ns + self.waited_ns
+        return unheard(estimate, now_ns - since_ns, request.max_output_tokens)
 
     # -- what is recorded
 
@@ -559,7 +616,13 @@ class Opened:
             self._captured = True
             self._parts.sink.capture(
                 capture_start(
-                    self.exchange, self.placement, self.out, self.splice, now_ns, keep=self._heard.keeps
+                    self.exchange,
+                    self.placement,
+                    self.out,
+                    self.splice,
+                    now_ns,
+                    keep=self._heard.keeps,
+                    verdict_ns=self.verdict_ns,
                 )
             )
 

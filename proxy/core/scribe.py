@@ -52,8 +52,9 @@ def capture_start(
     now_ns: int,
     *,
     keep: bool,
+    verdict_ns: int | None = None,
 ) -> CaptureStart:
-    """A request as it goes out. ``keep``: with its body."""
+    """A request as it goes out. ``keep``: with its body. ``verdict_ns``: until when it waited."""
     upstream, head = exchange.upstream, exchange.head
     return CaptureStart(
         exchange=exchange.id,
@@ -73,6 +74,7 @@ def capture_start(
         thread=placement.thread if placement is not None else None,
         turn=placement.turn if placement is not None else None,
         step=placement.step if placement is not None else None,
+        verdict_ns=verdict_ns,
     )
 
 

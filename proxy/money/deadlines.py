@@ -7,7 +7,7 @@ nothing is cut: a request that was let through may end.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from proxy.ports import Ledger, LedgerAway
@@ -23,9 +23,18 @@ def clocks_of(claims: Sequence[Claim], cuts: Sequence[bool]) -> list[Claim]:
     return [claim for claim, cut in zip(claims, cuts, strict=True) if cut and claim.dimension == "wall_clock"]
 
 
-async def time_up(ledger: Ledger, clocks: Sequence[Claim], names: Sequence[str]) -> Refusal:
-    """Wait until a limit on time is reached; answers which. ``clocks`` say how much had run before."""
+async def time_up(
+    ledger: Ledger,
+    clocks: Sequence[Claim],
+    names: Sequence[str],
+    waited: Callable[[int], Mapping[str, int]] = lambda now_ns: {},
+) -> Refusal:
+    """Wait until a limit on time is reached; answers which. ``clocks`` say how much had run before.
+
+    ``waited``: for how many nanoseconds, by scope, others that waited for an operator kept a clock still.
+    """
     began_ns = time.time_ns()
+    before = waited(began_ns)
     left_ms = min(
         (claim.limit if claim.hard is None else claim.hard) - (claim.level or 0) for claim in clocks
     )
@@ -33,8 +42,14 @@ async def time_up(ledger: Ledger, clocks: Sequence[Claim], names: Sequence[str])
     while True:
         await asyncio.sleep(max(pause_s, 0))
         now_ns = time.time_ns()
-        ran_ms = (now_ns - began_ns) // 1_000_000
-        claims = [replace(claim, level=(claim.level or 0) + ran_ms) for claim in clocks]
+        still = {scope: ns - before.get(scope, 0) for scope, ns in waited(now_ns).items()}
+        claims = [
+            replace(
+                claim,
+                level=(claim.level or 0) + (now_ns - began_ns - still.get(claim.scope, 0)) // 1_000_000,
+            )
+            for claim in clocks
+        ]
         try:
             grant = await ledger.reserve(claims, ttl_s=_TTL_S, now_ns=now_ns, names=names)
             if grant.refusal is not None:

@@ -16,10 +16,13 @@ from proxy.money.bounds import Bounds
 from proxy.pricing import Pricing, RateCard, Writes, choices, output_bound, upper_bound
 from proxy.pricing.facts import writes_what_is_marked
 from proxy.tracking.placement import Placement
+from proxy.tracking.waits import waited_ns
 from proxy.verdict import Claim, Demand, Grant, to_nano
 
 USEFUL_OUTPUT = 1_024
 """A limit on output is not lowered below this."""
+UNBOUNDED = 4 * 10**18
+"""As much as a counter can hold (``stores.ledger``): a limit that is never reached."""
 MEMORY = "budgets"
 """Under this name streaks of failed calls are remembered in a thread."""
 
@@ -63,7 +66,7 @@ def demand_of(
         input_nano=fixed or 0,
         calls=calls,
         streaks=_streaks(placement),
-        ran_ms=_ran_ms(placement, now_ns),
+        ran_ms=ran_ms(placement, now_ns),
     )
 
 
@@ -167,7 +170,8 @@ def streak_memory(placement: Placement, streaks: Mapping[str, int]) -> dict[str,
     return {"turn": placement.turn, "streaks": {tool: count for tool, count in streaks.items() if count}}
 
 
-def _ran_ms(placement: Placement, now_ns: int) -> dict[str, int]:
+def ran_ms(placement: Placement, now_ns: int) -> dict[str, int]:
+    """Since the first request, less what waited for an operator."""
     thread = placement.thread_state
     root = thread.root_turn()
     began = {
@@ -176,7 +180,19 @@ def _ran_ms(placement: Placement, now_ns: int) -> dict[str, int]:
         "thread": thread.began_ns,
         "session": thread.session.began_ns,
     }
-    return {scope: max(0, now_ns - since) // 1_000_000 for scope, since in began.items() if since}
+    waited = waited_by_scope(placement, now_ns)
+    return {
+        scope: max(0, now_ns - since - waited[scope]) // 1_000_000 for scope, since in began.items() if since
+    }
+
+
+def waited_by_scope(placement: Placement | None, now_ns: int) -> dict[str, int]:
+    """How long requests of step, turn, thread and session waited for an operator, in nanoseconds."""
+    if placement is None:
+        return {}
+    step, thread = placement.step_state, placement.thread_state
+    clocks = {"step": step, "turn": thread.root_turn(), "thread": thread, "session": thread.session}
+    return {scope: waited_ns(one, now_ns) for scope, one in clocks.items()}
 
 
 def affordable(grant: Grant, demand: Demand) -> int | None:

@@ -38,6 +38,7 @@ class Rules(Protocol):
     lands: bool
 
     def acts(self, claim: Claim) -> bool: ...
+    def waits(self, claim: Claim) -> bool: ...
     def caps_spend(self, subjects: Mapping[str, str]) -> str | None: ...
     def claims(self, demand: Demand) -> list[Claim]: ...
     def refusal(self, why: Refusal, *, now_ns: int, landed: bool = False) -> Terminal: ...
@@ -136,7 +137,7 @@ class Door:
         async def still() -> Terminal | None:
             now_ns = time.time_ns()
             why = await self._ask(known.claims_now(now_ns), known.names)
-            acts = why is not None and (why.claim is None or (enforce and rules.acts(why.claim)))
+            acts = why is not None and (why.claim is None or (enforce and _refuses(rules, why.claim)))
             refused = why if acts else None
             return rules.refusal(refused, now_ns=now_ns, landed=known.landed) if refused is not None else None
 
@@ -164,7 +165,7 @@ class Door:
     ) -> Terminal | None:
         """Why this counter refuses a request now; None: it does not, or not this one."""
         claim = pressed.claim_of(claims)
-        if claim is None and not pressed.is_stop:
+        if (claim is None and not pressed.is_stop) or (claim is not None and rules.waits(claim)):
             return None
         why = await pressed.asked(claim, self._ask)
         if why is None:
@@ -187,3 +188,8 @@ class Door:
     def _count(self, exchange: Exchange, why: Terminal) -> None:
         self._tally.refused(why, acted=True)
         self._book.refused(exchange, None, why, why.kind)
+
+
+def _refuses(rules: Rules, claim: Claim) -> bool:
+    """Whether what does not fit is refused at once; who is to wait comes in."""
+    return rules.acts(claim) and not rules.waits(claim)

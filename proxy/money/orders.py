@@ -22,6 +22,7 @@ from proxy.model import rfc3339
 from proxy.money.forecast import lasting
 from proxy.money.keyring import new_key
 from proxy.money.landing import is_ticket
+from proxy.money.lobby import YES
 from proxy.money.treasury import budgets_of, counter_of
 from proxy.ports import Ledger, LedgerAway
 from proxy.record import Ambiguous, NotRecorded, Reader, RecordMissing
@@ -30,6 +31,7 @@ from proxy.verdict import Balance, Claim, VirtualKey, to_nano
 from proxy.wire.routes import MAX_LABEL_CHARS
 
 UNNAMED = "unnamed"
+_WHOLE_EXCHANGE = re.compile(r"exc_[0-9a-f]{20}")
 _WHOLE_ID = re.compile(r"(?:ses|thr|trn)_[0-9a-z]{20}")
 _BEGUN_ID = re.compile(r"(?:ses|thr|trn|stp|exc)_[0-9a-z]*")
 _USD = re.compile(r"\$?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
@@ -48,9 +50,15 @@ class Operator:
     """Orders on one ledger, under one configuration."""
 
     def __init__(
-        self, settings: Settings, ledger: Ledger, note: Callable[[str], None] = lambda text: None
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        note: Callable[[str], None] = lambda text: None,
+        waiting: Callable[[], Sequence[Mapping[str, Any]]] = lambda: (),
     ) -> None:
-        """``note`` is told what is odd about an order that is carried out all the same."""
+        """``note`` is told what is odd about an order that is carried out all the same; ``waiting`` is what
+        waits for an operator here."""
+        self.waiting = waiting
         self._settings = settings
         self._note = note
         self._ledger = ledger
@@ -93,7 +101,9 @@ class Operator:
         revoked = {f"key:{key.name}" for key in await self._ledger.keys() if key.revoked_ns is not None}
         stops = await self._ledger.stops()
         return [
-            {"id": name, "stopped_at": rfc3339(stops[name])} for name in sorted(stops) if name not in revoked
+            {"id": name, "stopped_at": rfc3339(stops[name])}
+            for name in sorted(stops)
+            if name not in revoked and not name.startswith(YES)
         ]
 
     async def _whole(self, name: str) -> str:
@@ -108,6 +118,30 @@ class Operator:
             f"nothing is called {name!r}: name a turn, thread or session by its id, or a key "
             f"({', '.join(sorted(known))})"
         )
+
+    # -- yes
+
+    async def allow(self, name: str) -> dict[str, Any]:
+        """Say yes to one request that waits, by its id or by that of its turn or step, or their beginning.
+
+        Answers what waits and, where that is for a budget, what the yes adds to the limit.
+        """
+        known = self.waiting()
+        found = [one for one in known if _called(one, name)]
+        if not found and _WHOLE_EXCHANGE.fullmatch(name) and self._settings.ledger.url is not None:
+            found = [{"id": name}]  # it may wait at another instance
+        if not found:
+            ids = ", ".join(str(one["id"]) for one in known[:5])
+            raise NothingCalled(f"nothing that waits is called {name!r}: {ids or 'nothing waits here'}")
+        if len(found) > 1:
+            ids = ", ".join(str(one["id"]) for one in found[:5])
+            raise OrderRefused(f"{len(found)} requests of {name} wait; name one: {ids}")
+        whole = str(found[0]["id"])
+        await self._ledger.stop(YES + whole, now_ns=time.time_ns())
+        facts = found[0].get("facts") or {}
+        more = {key: facts[key] for key in ("budget", "scope", "subject", "dimension") if key in facts}
+        raises = {**more, "adds": found[0]["adds"]} if "adds" in found[0] else {}
+        return {"id": whole, "allowed": True, **raises}
 
     # -- top-up
 
@@ -250,6 +284,12 @@ class Operator:
             known = [key.name for key in await self._ledger.keys() if key.revoked_ns is None]
             raise OrderRefused(f"no key is called {name!r}: {', '.join(known) or 'there is none'}")
         await self._ledger.stop(f"key:{name}", now_ns=now_ns)
+
+
+def _called(wait: Mapping[str, Any], name: str) -> bool:
+    """Whether a wait is meant by an id, or the beginning of one."""
+    ids = [str(wait.get(key) or "") for key in ("id", "turn", "step")]
+    return len(name) > len("exc_") and any(one.startswith(name) for one in ids)
 
 
 def _recorded(data_dir: Path, name: str) -> str:

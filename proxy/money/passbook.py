@@ -20,8 +20,9 @@ STORM_NS = 60_000_000_000
 MOST_STORMS = 1_000
 _VERBS: Mapping[str, str] = {
     "deny": "refused", "message": "refused", "cut": "cut", "land": "last step",
-    "would_land": "would give a last step",
+    "would_land": "would give a last step", "hold": "waits for an operator (looptap allow --list)",
 }  # fmt: skip
+"""What a line begins with, by what was done; all else would have been refused."""
 
 
 @dataclass(slots=True)
@@ -106,6 +107,10 @@ class Passbook:
         self._exhausted(kind, why, now_ns, storm.since if storm is not None else 0, opened, exchange_of)
         return True
 
+    def held(self, exchange: Exchange, opened: Opened, why: Terminal) -> None:
+        """It waits for an operator; the intervention is told where it is decided."""
+        self._reached(exchange, opened, why, "hold")
+
     def tell_rest(self, now_ns: int) -> None:
         """Tell of the refusals that were only counted, where nothing came after them for a minute."""
         for key, storm in list(self._storms.items()):
@@ -127,6 +132,8 @@ class Passbook:
         verb = _VERBS.get(kind, "would refuse")
         counted = f" ({more} more since the last line)" if more else ""
         self._warn(f"{verb}: {why.message.removeprefix('Looptap: ')}{counted}")
+        if kind == "hold" and "budget" not in why.fields:
+            return  # a policy's, of which the intervention tells
         data: dict[str, Any] = {**why.fields, "action": kind, **(exchange or {})}
         if more:
             data["more"] = more

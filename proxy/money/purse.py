@@ -12,16 +12,19 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from proxy.core import Glance, Opened
 from proxy.model import Attempt, EndKind, Exchange, Upstream
 from proxy.money import deferred, door
+from proxy.money.audience import Audience
 from proxy.money.bounds import Bounds
 from proxy.money.deadlines import clocks_of, time_up
 from proxy.money.demands import (
     MEMORY,
     SPENT,
+    UNBOUNDED,
     actual,
     affordable,
     counted,
@@ -29,9 +32,11 @@ from proxy.money.demands import (
     names_of,
     payers_of,
     streak_memory,
+    waited_by_scope,
     without_idle_clamps,
 )
 from proxy.money.landing import LastStep
+from proxy.money.lobby import Lobby
 from proxy.money.passbook import Passbook
 from proxy.money.tally import Tally
 from proxy.money.unread import is_billable
@@ -44,8 +49,6 @@ from proxy.wire import guard
 PACE_S = 10.0
 """How long a request may wait for the next minute before it is sent back."""
 SETTLING_S = 10.0
-UNBOUNDED = 4 * 10**18
-"""As much as a counter can hold (``stores.ledger``): a limit that is never reached."""
 DEFERRED = 10_000
 """Background replies whose hold is kept at hand for the fetch that settles it."""
 
@@ -68,6 +71,11 @@ class Posture:
     ttl_s: int = 900
     unmodelled: Literal["refuse", "pass"] | int = "refuse"
     """What happens to a request without a price; a number: hold this many nano-dollars."""
+    patience: str = "10m"
+    """How long a request waits for an operator, as people read it."""
+    patience_s: float = 600.0
+    waiting_bytes: int = 256_000_000
+    """Bytes of bodies that may wait."""
 
 
 class Purse:
@@ -96,6 +104,8 @@ class Purse:
         self.tally = Tally()
         self.door = door.Door(ledger, self._bounds, self.book, self.tally, glance, lambda: self.posture.ttl_s)
         """Refuses what was refused before, without a closer look."""
+        self.lobby = Lobby()
+        """Where requests wait for an operator."""
         self._open: dict[str, Grant] = {}
         self._deferred: dict[str, _Tab] = {}
         """What is held for replies made in the background, by the reply's id, until they are fetched."""
@@ -118,6 +128,9 @@ class Purse:
         if placement is None or request is None:
             await self._admit_unread(exchange, opened)
             return
+        names = names_of(exchange, placement)
+        if opened.held is not None and not await self._allowed(exchange, opened, opened.held, names):
+            return
         now_ns = time.time_ns()
         demand = demand_of(exchange, opened, placement, request, self.prices, self._bounds, now_ns)
         told = demand
@@ -132,7 +145,6 @@ class Purse:
             *without_idle_clamps(self.rules.claims(demand), lambda claim: edits and self.rules.acts(claim)),
             *opened.claims(told, now_ns),
         ]
-        names = names_of(exchange, placement)
         last = self._last_step(exchange, opened, demand, claims) if self.rules.lands else None
         grant = await self._hold(exchange, opened, claims, names, last)
         if grant is None:
@@ -206,44 +218,65 @@ class Purse:
 
         ``last``: how it goes out as its turn's last step where a budget has no room for another.
         """
-        ledger, ttl_s = self.ledger, self.posture.ttl_s
         waited_until = time.monotonic() + PACE_S
         claims = last.claims if last is not None else claims
         landed = False
-        while True:
-            now_ns = time.time_ns()
-            try:
-                grant = await ledger.reserve(claims, ttl_s=ttl_s, now_ns=now_ns, names=names)
-            except LedgerAway:
-                self.tally.trouble("reserve")
-                if self.posture.away_open or not self._refuse(exchange, opened, self.rules.away()):
-                    return ledger.unheld(claims, now_ns=now_ns)
+        audience: Audience | None = None
+        try:
+            while True:
+                now_ns = time.time_ns()
+                try:
+                    grant = await self.ledger.reserve(
+                        claims, ttl_s=self.posture.ttl_s, now_ns=now_ns, names=names
+                    )
+                except LedgerAway:
+                    self.tally.trouble("reserve")
+                    if audience is not None and await audience.outlasts():
+                        continue
+                    if self.posture.away_open or not self._refuse(exchange, opened, self.rules.away()):
+                        return self.ledger.unheld(claims, now_ns=now_ns)
+                    return None
+                self.tally.answered()
+                self.book.alerted(grant.alerts, exchange, opened)
+                why = grant.refusal
+                if why is None:
+                    if audience is not None:
+                        audience.over()
+                    return grant
+                if why.claim is not None and self._only_observes(why.claim):
+                    if why.claim.hard != UNBOUNDED:
+                        kind = "land" if last is not None and last.fits(why) else None
+                        self._observed(exchange, opened, self.rules.refusal(why, now_ns=now_ns), kind)
+                    claims = _unbounded(claims, why.claim)
+                    continue
+                if last is not None and last.take(why):
+                    claims = last.claims if audience is None else audience.freed(last.claims)
+                    continue
+                wait_s = _until_next_minute(why, now_ns)
+                if wait_s is not None and time.monotonic() + wait_s <= waited_until:
+                    await asyncio.sleep(wait_s)
+                    continue
+                if why.claim is not None and self.rules.waits(why.claim):
+                    audience = audience or Audience(self, exchange, opened, names)
+                    refused = await audience.ask(self.rules.refusal(why, now_ns=now_ns), why)
+                    if refused is None:
+                        claims = audience.freed(claims)
+                        continue
+                    self._refuse(exchange, opened, refused, why)
+                    return None
+                if audience is not None:  # stopped, or the settings are others by now
+                    audience.over("no")
+                if last is not None:
+                    why, landed = last.told(why)
+                    claims = last.asked_again(claims)
+                told = self.rules.refusal(why, now_ns=now_ns, landed=landed)
+                if self._refuse(exchange, opened, told, why) and told.retry_after_s is None:
+                    self.door.refused(exchange, opened, why, claims, names, landed=landed)
                 return None
-            self.tally.answered()
-            self.book.alerted(grant.alerts, exchange, opened)
-            why = grant.refusal
-            if why is None:
-                return grant
-            if why.claim is not None and self._only_observes(why.claim):
-                if why.claim.hard != UNBOUNDED:
-                    kind = "land" if last is not None and last.fits(why) else None
-                    self._observed(exchange, opened, self.rules.refusal(why, now_ns=now_ns), kind)
-                claims = _unbounded(claims, why.claim)
-                continue
-            if last is not None and last.take(why):
-                claims = last.claims
-                continue
-            wait_s = _until_next_minute(why, now_ns)
-            if wait_s is not None and time.monotonic() + wait_s <= waited_until:
-                await asyncio.sleep(wait_s)
-                continue
-            if last is not None:
-                why, landed = last.told(why)
-                claims = last.asked_again(claims)
-            told = self.rules.refusal(why, now_ns=now_ns, landed=landed)
-            if self._refuse(exchange, opened, told, why) and told.retry_after_s is None:
-                self.door.refused(exchange, opened, why, claims, names, landed=landed)
-            return None
+        except BaseException:
+            if audience is not None:
+                audience.left()
+            raise
 
     # -- as a turn's last step
 
@@ -300,6 +333,19 @@ class Purse:
         self.book.refused(exchange, opened, why, why.kind)
         return True
 
+    async def _allowed(self, exchange: Exchange, opened: Opened, why: Terminal, names: Sequence[str]) -> bool:
+        """Wait for an operator's yes to what a policy wants to end. False: the request is refused."""
+        audience = Audience(self, exchange, opened, names)
+        try:
+            refused = await audience.allowed(why)
+        except BaseException:
+            audience.left()
+            raise
+        if refused is None:
+            return True
+        opened.held = None
+        return not self._refuse(exchange, opened, refused)
+
     async def again(self, exchange: Exchange, body: bytes) -> Reply | None:
         """The answer to a request that is refused at the door."""
         enforce = self.posture.enforce
@@ -313,7 +359,7 @@ class Purse:
 
     async def _cut_in_time(self, tab: "_Tab", clocks: Sequence[Claim], names: Sequence[str]) -> None:
         """End the reply when its time is up, unless all of it has come by then."""
-        reached = await time_up(self.ledger, clocks, names)
+        reached = await time_up(self.ledger, clocks, names, partial(waited_by_scope, tab.opened.placement))
         if tab.opened.is_told:
             return
         why = self.rules.refusal(reached, now_ns=time.time_ns())

@@ -9,6 +9,7 @@ The one invariant: while there is nothing to hold, to stop or to recognise, the 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from policies.budgets import SHARES, Budget, Budgets
 from proxy.config import COUNTED_LIMITS, BudgetSettings, HoldUsd, Settings
@@ -17,6 +18,7 @@ from proxy.dialects import speaker
 from proxy.exchange import Shell
 from proxy.model import Head, Identity
 from proxy.money.keyring import Keyring
+from proxy.money.lobby import unheard
 from proxy.money.passbook import STORM_NS
 from proxy.money.purse import Posture, Purse
 from proxy.money.standing import Standing
@@ -83,7 +85,7 @@ def _budget(one: BudgetSettings) -> Budget:
     if limits.wall_clock is not None:
         whole["wall_clock"] = max(1, limits.wall_clock.ns // _NS_PER_MS)
     on = one.on_exhausted
-    assert on in ("deny", "message", "cut", "land", "warn", "observe")  # the checks let nothing else through
+    assert on in ("deny", "message", "cut", "land", "hold", "warn", "observe")  # so the checks
     return Budget(
         name=one.name,
         scope=one.scope,
@@ -119,6 +121,9 @@ def posture_of(settings: Settings) -> Posture:
         away_open=settings.ledger.away == "open",
         ttl_s=max(1, int(settings.ledger.ttl.seconds)),
         unmodelled=to_nano(choice.hold_usd) if isinstance(choice, HoldUsd) else choice,
+        patience=str(settings.hold_for),
+        patience_s=settings.hold_for.seconds,
+        waiting_bytes=int(settings.limits.max_buffered) // 2,
     )
 
 
@@ -154,8 +159,9 @@ class Treasury:
 
     @property
     def _holds(self) -> bool:
-        """Whether budgets or policies want anything held."""
-        return bool(self._settings.budgets) or self._core.chain.has_claims
+        """Whether budgets or policies want anything held, or asked of an operator."""
+        chain = self._core.chain
+        return bool(self._settings.budgets) or chain.has_claims or chain.may_hold
 
     async def start(self, shell: Shell) -> None:
         """Take in what is stopped and which keys there are; hold what is to be held."""
@@ -189,6 +195,8 @@ class Treasury:
             self._open()
         if at_once or self._changed(now_s):
             await self._take_in()
+            if self.purse is not None:
+                self.purse.lobby.heed(self._stops)
         self._wire(shell)
         if self.purse is not None and now_s - self._beaten_s > min(_BEAT_S, self.purse.posture.ttl_s / 5):
             self._beaten_s = now_s
@@ -211,6 +219,8 @@ class Treasury:
         assert self._ledger is not None
         try:
             self._stops = await self._ledger.stops()
+            for name in unheard(self._stops, time.time_ns()):
+                await self._ledger.resume(name, now_ns=time.time_ns())
             self.keyring.take(await self._ledger.keys())
         except LedgerAway as error:
             if not self._away:
@@ -251,6 +261,15 @@ class Treasury:
         shell.identify = self.identify
         shell.stand_in = self.keyring.stand_in if self.keyring.has_virtual else None
 
+    def held(self) -> list[dict[str, Any]]:
+        """What waits here for an operator."""
+        return self.purse.lobby.listing() if self.purse is not None else []
+
+    def leave(self) -> None:
+        """We are about to go: whoever waits for an operator waits in vain."""
+        if self.purse is not None:
+            self.purse.lobby.close()
+
     async def close(self) -> None:
         """Settle what is under way and let go of the ledger."""
         if self.purse is not None:
@@ -284,6 +303,7 @@ class Treasury:
             return ()
         return (
             *self.purse.tally.readings(),
+            *self.purse.lobby.readings(),
             Reading("ledger_away", "1 while nothing can be held.", [((), float(self.trouble is not None))]),
         )
 

@@ -4,7 +4,7 @@
 statements), ``Reader`` (``reader``) reads from any process, beside a running writer or without one.
 ``schema`` knows the file; ``events`` (compressed by ``words``), ``exchanges`` and ``bodies`` how things lie
 in it, ``summaries`` the rows behind the ``lists``, ``names`` the ids, ``retention`` what leaves, ``heads``
-the tracker's snapshots.
+the tracker's snapshots, ``waits`` what waits for an operator.
 
 The invariant: what was committed is read back byte for byte or reported as damaged, never
 silently different; and nothing here ever costs traffic.

@@ -36,28 +36,31 @@ class StoredExchange:
     inserted: tuple[tuple[int, int] | tuple[int, int, str], ...] = ()
     """Offsets and lengths of what is ours in the decoded request body, which is what the model saw; and what
     of the client's it stands in place of, where it does."""
+    verdict_ns: int | None = None
+    """Until when it waited for an operator, where it did; 0: its client left before anybody answered."""
 
 
 _AT_ONCE = 512
 """Exchanges that may have come between one's opening and its being recorded."""
+_MEANWHILE = 65_536
+"""The same for one that waited for an operator."""
 
 
-def in_order(rows: Iterable[tuple[int, int, int]]) -> list[int]:
-    """Rows (their number, the exchange's number in its process, its arrival) as they were opened.
+def in_order(rows: Iterable[tuple[int, int, int, bool]]) -> list[int]:
+    """Rows (their number, the exchange's number in its process, its arrival, whether it waited for an
+    operator) as they were opened.
 
     They come as they were recorded, which is later for those that had to wait: such a one is brought
     before those of a higher number that arrived after it. No clock alone decides, since it may be set back.
     """
-    found: list[tuple[int, int, int]] = []
+    found: list[tuple[int, int, int, bool]] = []
     for row in rows:
-        _, number, time_ns = row
-        at = len(found)
-        while (
-            at and len(found) - at <= _AT_ONCE and found[at - 1][1] > number and found[at - 1][2] >= time_ns
-        ):
+        _, number, time_ns, waited = row
+        at, most = len(found), _MEANWHILE if waited else _AT_ONCE
+        while at and len(found) - at <= most and found[at - 1][1] > number and found[at - 1][2] >= time_ns:
             at -= 1
-        found.insert(at if len(found) - at <= _AT_ONCE else len(found), row)
-    return [no for no, _, _ in found]
+        found.insert(at if len(found) - at <= most else len(found), row)
+    return [no for no, _, _, _ in found]
 
 
 def pack_headers(headers: Sequence[tuple[bytes, bytes]]) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from proxy.complaint import Complaint
-from proxy.model import Record
+from proxy.model import Record, rfc3339
 from proxy.record import heads, schema
 from proxy.record.bodies import Bodies, BodyDamaged
 from proxy.record.events import MAX_RUN, Told, event_json, kinds_mask
@@ -22,8 +22,13 @@ from proxy.record.events import rows as stored
 from proxy.record.exchanges import StoredExchange, in_order, unpack_headers
 from proxy.record.lists import Lists, labels_of
 from proxy.record.names import Names
+from proxy.record.waits import waiting
 
 _PAGE = 500
+_MOST_TOLD = 10_000
+"""Interventions that are looked through for what waits."""
+_RUN_NS = 60_000_000_000
+"""More than passes between the first event of a row and its last."""
 _KINDS = {"ses": "session", "thr": "thread", "trn": "turn", "stp": "step", "exc": "exchange"}
 
 
@@ -57,6 +62,9 @@ class Reader:
         self._names = Names(self._connection)
         self._lists = Lists(self._connection, self._names)
         self._bodies = Bodies(self._connection)
+        columns = self._connection.execute("PRAGMA table_info(exchanges)").fetchall()
+        self._tells_waits = any(name == "verdict_ns" for _, name, *_ in columns)
+        """A record of before has no such column."""
 
     def close(self) -> None:
         """Let go of the file."""
@@ -161,16 +169,25 @@ class Reader:
         with self._lock:
             return int(self._connection.execute("SELECT seq FROM counters").fetchone()[0]) - 1
 
-    def newest(self, types: Iterable[str], limit: int) -> list[dict[str, Any]]:
-        """The newest events of some types, newest first."""
+    def waiting(self, patience_ns: int, now_ns: int) -> list[dict[str, Any]]:
+        """What waits for an operator, longest first. ``patience_ns``: nothing waits longer."""
+        told = self.newest(("intervention",), _MOST_TOLD, now_ns - patience_ns)
+        return waiting(told, rfc3339(now_ns))
+
+    def newest(self, types: Iterable[str], limit: int, since_ns: int = 0) -> list[dict[str, Any]]:
+        """The newest events of some types, newest first; none that was told before ``since_ns``."""
         found: list[dict[str, Any]] = []
         wanted = frozenset(types)
         with self._lock:
             rows = self._connection.execute(
-                "SELECT seq, session, thread, turn, data FROM events WHERE kinds & ? ORDER BY seq DESC",
+                "SELECT seq, session, thread, turn, data, time_ns FROM events WHERE kinds & ?"
+                " ORDER BY seq DESC",
                 (kinds_mask(wanted),),
             )
             for row in rows:
+                if row[5] < since_ns - _RUN_NS:
+                    rows.close()
+                    break
                 found += [event_json(seq, record) for seq, record in reversed(self._decoded(row, wanted))]
                 if len(found) >= limit:
                     rows.close()
@@ -342,7 +359,7 @@ class Reader:
         if owner is not None:
             where.append("turn IN (SELECT no FROM turns WHERE session = ?)")
             values.append(self._names.no(owner))
-        columns = "no, number, time_ns"
+        columns = f"no, number, time_ns, {'verdict_ns IS NOT NULL' if self._tells_waits else '0'}"
         return f"SELECT {columns} FROM exchanges WHERE {' AND '.join(where)} ORDER BY no", tuple(values)
 
     def _stored(self, row: tuple[Any, ...]) -> StoredExchange:

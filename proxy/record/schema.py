@@ -99,6 +99,13 @@ MIGRATIONS: tuple[tuple[str, str], ...] = (
         ALTER TABLE exchanges ADD COLUMN inserted TEXT
         """,
     ),
+    (
+        "0003-verdict",
+        """
+        -- Until when a request waited for an operator; 0: its client left before anybody answered.
+        ALTER TABLE exchanges ADD COLUMN verdict_ns INTEGER
+        """,
+    ),
 )
 
 

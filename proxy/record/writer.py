@@ -336,7 +336,7 @@ class _Batch:
             start.upstream, start.host, start.method, start.target, pack_headers(start.headers),
             orjson.dumps(dict(start.labels)).decode() if start.labels else None,
             None, None, None, 0, len(start.body) if start.body is not None else None, None, body, None, None,
-            orjson.dumps(start.inserted).decode() if start.inserted else None,
+            orjson.dumps(start.inserted).decode() if start.inserted else None, start.verdict_ns,
         ]  # fmt: skip
 
     def _request_body(self, start: CaptureStart) -> int:

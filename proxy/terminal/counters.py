@@ -17,7 +17,7 @@ from proxy.verdict import Balance, public_amount
 
 _TITLES = (
     "BUDGET", "SCOPE", "SUBJECT", "LIMIT OF", "USED", "HELD", "LIMIT", "STOPS AT", "SHARE", "STOPPED",
-    "WINDOW", "RESETS AT",
+    "WAITS", "WINDOW", "RESETS AT",
 )  # fmt: skip
 _FIGURES = frozenset({"USED", "HELD", "LIMIT", "STOPS AT", "SHARE"})
 _FOLD: Fold = (
@@ -44,21 +44,29 @@ def under_way(balances: Iterable[Balance], over: Collection[str]) -> list[Balanc
 
 
 def counters_table(
-    balances: Iterable[Balance], stops: Collection[str] = (), width: int | None = None
+    balances: Iterable[Balance],
+    stops: Collection[str] = (),
+    width: int | None = None,
+    held: Collection[tuple[str, str]] = (),
 ) -> list[Text]:
-    """Counters by the share that is used or held; what no row needs has no column."""
+    """Counters by the share that is used or held; what no row needs has no column.
+
+    ``held``: budgets and subjects for whose room requests wait.
+    """
     fullest = sorted(balances, key=_share, reverse=True)
     needless = set()
     if all(one.hard == one.limit for one in fullest):
         needless.add("STOPS AT")
     if not any(_is_stopped(one, stops) for one in fullest):
         needless.add("STOPPED")
+    if not any((one.name, one.subject) in held for one in fullest):
+        needless.add("WAITS")
     kept = [at for at, title in enumerate(_TITLES) if title not in needless]
-    rows = [[cells[at] for at in kept] for cells in (_cells(one, stops) for one in fullest)]
+    rows = [[cells[at] for at in kept] for cells in (_cells(one, stops, held) for one in fullest)]
     return table([_TITLES[at] for at in kept], rows, _FIGURES, width=width, fold=_FOLD)
 
 
-def _cells(one: Balance, stops: Collection[str]) -> Sequence[Text]:
+def _cells(one: Balance, stops: Collection[str], held: Collection[tuple[str, str]]) -> Sequence[Text]:
     share = _share(one)
     style = "bold red" if share >= 1 else "yellow" if share >= 0.8 else ""
     resets = rfc3339(one.resets_at_ns)[:16] + "Z" if one.resets_at_ns is not None else "-"
@@ -67,7 +75,8 @@ def _cells(one: Balance, stops: Collection[str]) -> Sequence[Text]:
         _amount(one, one.reserved) if one.reserved else "-", _amount(one, one.limit), _amount(one, one.hard),
     )  # fmt: skip
     stopped = Text("stopped" if _is_stopped(one, stops) else "", "bold red")
-    return [*map(Text, words), Text(_percent(share), style), stopped, Text(one.window), Text(resets)]
+    waits = Text("waits" if (one.name, one.subject) in held else "", "bold yellow")
+    return [*map(Text, words), Text(_percent(share), style), stopped, waits, Text(one.window), Text(resets)]
 
 
 def _is_stopped(one: Balance, stops: Collection[str]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from proxy.terminal.refused import reached_words
 from proxy.terminal.wording import UNKNOWN, age, count, duration, inert, moment, money, share
 
 Json = Mapping[str, Any]
@@ -16,8 +17,9 @@ Json = Mapping[str, Any]
 
 _FIGURES = frozenset({"AGE", "STEPS", "TURNS", "TOOK", "IN", "CACHED", "OUT", "COST"})
 _TURNS = ["AGE", "TURN", "AGENT", "MODEL", "CAUSE", "STEPS", "TOOK", "IN", "CACHED", "OUT", "COST", "LABELS"]
+_WAITS = ["SINCE", "REQUEST", "TURN", "AGENT", "MODEL", "WHY", "A YES"]
 _SESSIONS = ["AGE", "SESSION", "CLIENT", "TURNS", "STEPS", "TOOK", "COST", "LABELS"]
-_CAUSE_STYLE = {"completed": "green", "error": "bold red", "open": "cyan"}
+_CAUSE_STYLE = {"completed": "green", "error": "bold red", "open": "cyan", "held": "bold yellow"}
 
 Fold = Sequence[tuple[str, int]]
 """Columns and how narrow each may become (0: it goes), in the order in which room is made."""
@@ -26,13 +28,45 @@ _FOLD_TURNS: Fold = (
     ("AGENT", 8), ("AGENT", 0), ("AGE", 0), ("MODEL", 0),
 )  # fmt: skip
 _FOLD_SESSIONS: Fold = (("SESSION", 12), ("LABELS", 16), ("CLIENT", 12), ("LABELS", 0), ("CLIENT", 8))
-_IDS = frozenset({"TURN", "SESSION"})
+_FOLD_WAITS: Fold = (
+    ("TURN", 12), ("REQUEST", 12), ("MODEL", 16), ("AGENT", 12), ("MODEL", 0), ("AGENT", 0), ("WHY", 24),
+    ("SINCE", 0),
+)  # fmt: skip
+_IDS = frozenset({"TURN", "SESSION", "REQUEST"})
 """Cut without a mark: the beginning of an id finds it."""
 
 
 def turns_table(turns: Sequence[Json], now: int, width: int | None = None) -> list[Text]:
     """Turns as they come, one a line."""
     return table(_TURNS, [_turn_cells(t, now) for t in turns], width=width, fold=_FOLD_TURNS)
+
+
+def waits_table(waits: Sequence[Json], now: int, width: int | None = None) -> list[Text]:
+    """What waits for an operator, one a line."""
+    rows = [
+        [
+            Text(age(moment(wait.get("since")), now), "dim"),
+            Text(_text(wait.get("id"), 40)),
+            Text(_text(wait.get("turn"), 40)),
+            Text(_text(wait.get("agent"), 24)),
+            Text(_text(wait.get("model"), 32)),
+            Text(
+                reached_words(
+                    {**wait.get("facts", {}), "policy": wait.get("policy"), "code": wait.get("code")}
+                )
+            ),
+            Text(_a_yes(wait)),
+        ]
+        for wait in waits
+    ]
+    return table(_WAITS, rows, width=width, fold=_FOLD_WAITS)
+
+
+def _a_yes(wait: Json) -> str:
+    facts = wait.get("facts", {})
+    if wait.get("adds") is None:
+        return "lets it go"
+    return inert(f"adds {wait['adds']} {facts.get('dimension')} to {facts.get('budget')}", 80)
 
 
 def sessions_table(sessions: Sequence[Json], now: int, width: int | None = None) -> list[Text]:
@@ -43,6 +77,7 @@ def sessions_table(sessions: Sequence[Json], now: int, width: int | None = None)
 def _turn_cells(turn: Json, now: int) -> list[Text]:
     began = moment(turn.get("started_at"))
     cause = str(turn.get("cause") or ("open" if turn.get("open") else UNKNOWN))
+    cause = "held" if turn.get("held") else cause
     usage = turn.get("usage")
     usage = usage if isinstance(usage, Mapping) else {}
     steps = turn.get("steps")

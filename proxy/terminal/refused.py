@@ -11,7 +11,7 @@ from proxy.terminal.wording import inert, money
 
 Json = Mapping[str, Any]
 
-_ACTIONS = {"cut": "cut", "message": "answered in its place"}
+_ACTIONS = {"cut": "cut", "message": "answered in its place", "hold": "left while it waited for an operator"}
 _UNITS = {"spend_usd": "", "tool_retries": "failed calls in a row", "wall_clock": "seconds"}
 _OWN = frozenset({"action", "policy", "code", "cut", "how_to_go_on"})
 
@@ -32,6 +32,11 @@ def refusal_words(refused: Json, *, would: bool = False) -> str:
     by = f" by {policy}" if policy else ""
     said = inert(facts or code, 120)
     return f"{verb}{by}: {said}" if said else f"{verb}{by}"
+
+
+def reached_words(refused: Json) -> str:
+    """What was reached, and of whom: ``budget turn: 3 of 3 steps``."""
+    return refusal_words(refused).removeprefix("refused").removeprefix(" by ")
 
 
 def how_to_go_on(refused: Json) -> str:

@@ -7,6 +7,6 @@ where equal runs share them and ``retelling`` where only prose tells of it; ``bi
 names it and ``merging`` joins what several instances did; ``placement`` is the answer and ``telling`` its
 records, with ``asked`` for what a request wants and ``around`` for what stands around its messages;
 ``newest`` keeps replies that later requests may quote; ``nudges`` knows which text of ours stands where in a
-thread, ``repairs`` the reasoning that its replies had, ``landing`` which turn was given its last step.
-``proxy.tracker`` drives them.
+thread, ``repairs`` the reasoning that its replies had, ``landing`` which turn was given its last step and
+``waits`` how long requests waited for an operator. ``proxy.tracker`` drives them.
 """

@@ -14,7 +14,7 @@ from typing import Any
 from proxy.model import Attempt, Cause, Exchange, Item, ModelRequest, Record
 from proxy.ports import Answer
 from proxy.structs import replace
-from proxy.tracking import around, telling
+from proxy.tracking import around, telling, waits
 from proxy.tracking.births import JOIN_NS, Arrival, Births
 from proxy.tracking.placement import Placement
 from proxy.tracking.placing import Match
@@ -107,6 +107,23 @@ class Course:
     def _note_change(self, thread: Thread) -> None:
         self._changed[thread.id] = thread
         self._changed.move_to_end(thread.id)
+
+    # -- what waits for an operator
+
+    def hold(self, placement: Placement, now_ns: int) -> None:
+        """A request begins to wait: the clocks that it belongs to stand still."""
+        placement.clocks = _clocks(placement.step_state)
+        for one in placement.clocks:
+            waits.begin(one, now_ns)
+
+    def let_go(self, placement: Placement, now_ns: int, *, allowed: bool = False) -> None:
+        """It waits no longer. ``allowed``: an operator said yes to it, also for its further attempts."""
+        clocks, placement.clocks = placement.clocks, ()
+        for one in clocks:
+            waits.end(one, now_ns)
+        step = placement.step_state
+        step.allowed = step.allowed or allowed
+        self._note_change(step.thread)
 
     # -- turns and steps
 
@@ -263,3 +280,16 @@ class Course:
                 more["call"] = calls
                 calls += 1
             self._tell_item(placement.step_state, value, "out", placement.exchange, when, **more)
+
+
+def _clocks(step: Step) -> tuple[waits.Waiting, ...]:
+    """Whatever a wait of this step's request stops: of a sub-agent's, also what it works for."""
+    thread, root = step.thread, step.thread.root_turn()
+    found: list[waits.Waiting] = [step, step.turn, thread, thread.session]
+    if root is not None and root is not step.turn:
+        found.append(root)
+    above = thread.scope.threads.get(thread.parent or "")
+    while above is not None and above not in found:
+        found.append(above)
+        above = thread.scope.threads.get(above.parent or "")
+    return tuple(found)

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from proxy.model import AttemptOutcome, Item
-from proxy.tracking import nudges, repairs
+from proxy.tracking import nudges, repairs, waits
 from proxy.tracking.shelf import Shelf
 from proxy.tracking.threads import Agreed, Bill, Call, Scope, Session, Step, Thread, Turn
 
@@ -25,7 +25,8 @@ _TEXT = 4_000
 
 def kept_steps(thread: Thread) -> list[Step]:
     """The steps that a head holds: those that went out, or were refused and may be asked again."""
-    return [step for step in thread.steps[-_STEPS:] if step.started or step.outcome == "refused"]
+    kept = ("refused", "client_gone")
+    return [step for step in thread.steps[-_STEPS:] if step.started or step.outcome in kept]
 
 
 def head(thread: Thread, *, texts: bool = True) -> dict[str, Any]:
@@ -71,6 +72,7 @@ def head(thread: Thread, *, texts: bool = True) -> dict[str, Any]:
         **_kept(thread, texts=texts),
         "ends": {name: list(end) for name, end in thread.ends.items()},
         "root": _root(thread),
+        "waited": waited(thread),
         "turn": _turn(turn) if turn is not None else None,
         "steps": [_step(step, texts) for step in steps],
     }
@@ -128,6 +130,7 @@ def revive(value: Mapping[str, Any], shelf: Shelf, *, foreign: bool = False) -> 
     _take_root(value, thread, shelf)
     for told in value["steps"]:
         revive_step(told, thread, foreign=foreign, alive=bool(value.get("alive")))
+    take_waited(value, thread)
     thread.agreed = agreed_in(value)
     thread.step_count = value["step_count"]
     if thread.conversation is not None and thread.last is not None:
@@ -147,6 +150,31 @@ def agreed_in(value: Mapping[str, Any]) -> Agreed:
         usd=Decimal(turn["bill"]["usd"]) if turn is not None else Decimal(0),
         step_count=value["step_count"],
     )
+
+
+def waited(thread: Thread) -> dict[str, int]:
+    """How long requests waited for an operator, by what they belong to."""
+    turn, root = thread.turn, thread.root_turn()
+    known: dict[str, waits.Waiting | None] = {
+        "session": thread.session,
+        "thread": thread,
+        "turn": turn,
+        "root": root,
+    }
+    return {name: ns for name, one in known.items() if (ns := waits.told(one))}
+
+
+def take_waited(value: Mapping[str, Any], thread: Thread) -> None:
+    """The same out of a head; of a turn only where it is this thread's still."""
+    told = value.get("waited") or {}
+    waits.take(thread.session, told.get("session", 0))
+    waits.take(thread, told.get("thread", 0))
+    turn, root = value["turn"], value.get("root")
+    if turn is not None and thread.turn is not None and thread.turn.id == turn["id"]:
+        waits.take(thread.turn, told.get("turn", 0))
+    near = thread.root_turn()
+    if root is not None and near is not None and near.id == root["id"]:
+        waits.take(near, told.get("root", 0))
 
 
 def _root(thread: Thread) -> dict[str, Any] | None:

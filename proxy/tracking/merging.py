@@ -24,6 +24,7 @@ from proxy.tracking.heads import (
     revive_early,
     revive_step,
     revive_turn,
+    take_waited,
 )
 from proxy.tracking.shelf import Shelf
 from proxy.tracking.threads import Step, Thread, Turn
@@ -54,6 +55,7 @@ def absorb(value: Mapping[str, Any], shelf: Shelf) -> Taken | None:
     memories = {n: m for n, m in thread.memories.items() if m is not base.memories.get(n)}
     _turn(value, taken)
     _steps(value, taken)
+    take_waited(value, thread)
     thread.memories = {**value["memories"], **memories}
     thread.nudges = nudges.joined(thread.nudges, nudges.load(value.get("nudges", ())))
     thread.nudging = thread.nudging and value.get("nudging", True)

@@ -11,6 +11,7 @@ from proxy.model import Exchange, Item, MatchedBy, ModelRequest, ThreadKind
 from proxy.ports import Answer
 from proxy.structs import struct
 from proxy.tracking.threads import Step, Thread
+from proxy.tracking.waits import Waiting
 
 
 @struct(slots=True, eq=False)
@@ -39,6 +40,8 @@ class Placement:
     new_thread: bool = False
     rewritten: bool = False
     """The last reply came back as other words."""
+    clocks: tuple[Waiting, ...] = ()
+    """What stands still while it waits for an operator."""
     refused: bool = False
     closed: bool = False
 

@@ -151,6 +151,8 @@ def step_attempt(
         data["failure"] = attempt.failure[:500]
     if attempt.refused is not None:
         data["refused"] = dict(attempt.refused)
+    if attempt.waited_ns:
+        data["waited_ns"] = attempt.waited_ns
     if request is not None:
         data["dialect"] = request.dialect
         data["requested_model"] = request.model

@@ -32,6 +32,7 @@ from proxy.model import (
 from proxy.structs import struct
 from proxy.tracking.newest import Newest
 from proxy.tracking.packing import Known, known_of, pack_known, pack_text, text_of
+from proxy.tracking.waits import Waits
 
 NEWEST_STEPS = 32
 """Steps of a thread that stay at hand one by one; older ones are thinned to powers of two."""
@@ -70,6 +71,7 @@ class Session:
     """What a side call said that nothing tied to a session: the main thread that says the same moves in."""
     unjoined: "list[Thread]" = field(default_factory=list)
     """Side calls that came while no turn was open."""
+    waits: Waits | None = None
 
 
 @struct(slots=True)
@@ -138,6 +140,7 @@ class Turn:
     """Begun at another instance, and not told here yet."""
     overtaken: bool = False
     """The next turn began while its last reply was on the way: it ends with that reply."""
+    waits: Waits | None = None
 
     @property
     def last_step(self) -> "Step | None":
@@ -196,6 +199,9 @@ class Step:
     bill: Bill = field(default_factory=Bill)
     closed: bool = False
     """Its end has been told."""
+    allowed: bool = False
+    """An operator has said yes to it."""
+    waits: Waits | None = None
     forgotten: bool = False
     foreign: bool = False
     """Begun at another instance, which tells of it."""
@@ -306,6 +312,7 @@ class Thread:
     foreign: bool = False
     """Begun at another instance, and not told here yet."""
     agreed: Agreed = field(default_factory=Agreed)
+    waits: Waits | None = None
     weight: int = 0
     """Rough bytes that it holds."""
 

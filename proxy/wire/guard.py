@@ -50,6 +50,8 @@ class Opened(Asked, Protocol):
         """Fields of our own for the answer's head; none unless the configuration asks for them."""
         ...
 
+    waited_ns: int
+    """How long it waited for an operator, which is no time of ours."""
     failure: str
     """Why no whole answer came from the upstream, where the wire knows."""
     on_cut: Callable[[], None] | None
@@ -242,7 +244,8 @@ class Watch:
     def edited(self, body: bytes) -> bytes:
         """The body to send: as it came, unless an edit was made. What we add to its way ends here."""
         if self._opened_ns:
-            self._timings.request.add(time.time_ns() - self._opened_ns)
+            waited_ns = self._opened.waited_ns if self._opened is not None else 0
+            self._timings.request.add(time.time_ns() - self._opened_ns - waited_ns)
             self._opened_ns = 0
         return self._asked("edited", lambda opened: opened.body, body)
 
@@ -275,7 +278,7 @@ class Watch:
             self.fault("feed", error)
         if self._arrived_ns:
             if not self._last_ns:
-                self._timings.first(self._upstream).add(now_ns - self._arrived_ns)
+                self._timings.first(self._upstream).add(now_ns - self._arrived_ns - opened.waited_ns)
             elif self._gaps is not None:
                 self._gaps.add(now_ns - self._last_ns)
             self._last_ns = now_ns

@@ -488,11 +488,10 @@ def test_yes_and_no_are_words(write) -> None:
             "record: full",
         ),
         ("policies: {growth: {action: land}}", "policies.growth.action", "repeats lands, and budgets by"),
-        ("policies: {repeats: {action: hold}}", "policies.repeats.action", "use observe, warn, nudge"),
         (  # no hint leads to what is not built
             "policies: {repeats: {action: nuge}}",
             "policies.repeats.action",
-            "one of observe, warn, nudge, repair, land, deny, message, cut",
+            "one of observe, warn, nudge, repair, land, deny, message, cut, hold",
         ),
         ("mode: enforced", "mode", "did you mean enforce?"),
         ("default_upstream: antropic", "default_upstream", "did you mean anthropic?"),

@@ -244,7 +244,7 @@ def test_arrival_decides_not_the_order_of_writing(tmp_path: Path) -> None:
 
 def test_exchanges_stand_as_they_were_opened_whatever_the_clock_says(tmp_path: Path) -> None:
     def stood(*rows: tuple[int, int]) -> list[int]:
-        return [rows[no][0] for no in in_order((at, *row) for at, row in enumerate(rows))]
+        return [rows[no][0] for no in in_order((at, *row, False) for at, row in enumerate(rows))]
 
     assert stood((0, 10), (2, 30), (1, 20), (3, 40)) == [0, 1, 2, 3]  # it waited before it was recorded
     assert stood((0, 10), (2, 12), (1, 11), (3, 5), (5, 7), (4, 6)) == [

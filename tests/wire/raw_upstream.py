@@ -286,6 +286,7 @@ class Recorded:
         self.response: ResponseHead | None = None
         self.data = b""
         self.ends: list[EndKind] = []
+        self.waited_ns = 0
         self._thinker = thinker
 
     def reading(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 import { AGAIN, calmly, follow, get } from "./api.js";
 import { bar, limit } from "./charges.js";
 import { h, line, put } from "./dom.js";
+import { held } from "./held.js";
 import { failed, since, unseen, whose } from "./marks.js";
 import { askStop, askTopup } from "./orders.js";
 import { table } from "./table.js";
@@ -93,6 +94,7 @@ export function budgets(main) {
   const none = h("p", { class: "none" }, "Loading …");
   const quiet = h("p", { class: "none" }, "No alert.");
   const top = spenders();
+  const waiting = held();
   const load = async () => {
     top.load();
     try {
@@ -112,6 +114,7 @@ export function budgets(main) {
   const counters = table("Budgets", columns(again), { key: (one) => JSON.stringify([one.name, one.subject, one.dimension, one.window]) });
   const alerts = table("Alerts and orders", ALERTS, { key: (event) => String(event.seq) });
   put(main, h("div", { class: "head" }, h("h1", {}, "Budgets")),
+    waiting.element,
     h("section", { class: "sheet", "aria-label": "Counters" }, counters.element, none),
     h("div", { class: "pair" }, top.element,
       h("section", { class: "sheet", "aria-label": "Alerts and orders" }, h("header", {}, h("h2", {}, "Alerts and orders")), alerts.element, quiet)));
@@ -122,5 +125,6 @@ export function budgets(main) {
   return () => {
     off();
     again.stop();
+    waiting.stop();
   };
 }

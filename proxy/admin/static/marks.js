@@ -25,7 +25,7 @@ export function ageAll() {
 }
 
 export function cause(turn) {
-  const word = turn.open ? "open" : turn.cause ?? "?";
+  const word = turn.open ? (turn.held ? "held" : "open") : turn.cause ?? "?";
   return h("span", { class: `badge ${causeTone(turn)}`, title: turn.by ? `by ${line(turn.by, 40)}` : null }, line(word, 24));
 }
 

@@ -1,4 +1,4 @@
-// Orders: stop and top-up, each asked for once more before it is sent.
+// Orders: stop, yes and top-up, each asked for once more before it is sent.
 
 import { post } from "./api.js";
 import { ask, field } from "./dialogs.js";
@@ -13,6 +13,18 @@ export function askStop(id, what, lift = false) {
     await post("stop", { id, lift });
     tell(lift ? "It may go on" : "Stopped");
   }, lift ? "Let go on" : "Stop it", !lift);
+}
+
+export function askAllow(wait, done) {
+  const facts = wait.facts ?? {};
+  const words = wait.adds === undefined
+    ? "Just this request goes out, and whatever it is tried again."
+    : `Its limit is raised: budget ${line(facts.budget, 40)} of ${line(facts.scope, 40)} ${line(facts.subject, 60)} by ${amount(facts.dimension, wait.adds)}, what this request needs.`;
+  ask("Let this request go?", [h("p", {}, line(wait.says, 300)), h("p", {}, words)], async () => {
+    await post("allow", { id: wait.id });
+    tell("It may go out");
+    done();
+  }, "Yes, let it go");
 }
 
 export function askTopup(counter, done) {

@@ -2,6 +2,7 @@
 
 import { h, line, put } from "./dom.js";
 import { filters } from "./filters.js";
+import { held } from "./held.js";
 import { list } from "./list.js";
 import { cause, labels, since, turnLink } from "./marks.js";
 import { table } from "./table.js";
@@ -37,7 +38,12 @@ export function turns(main, facts) {
     empty: Object.keys(chosen).length ? "No turn fits these filters." : "No turn yet. Point a client at the data port; its turns appear here by themselves.",
     said: (rows) => put(count, `${rows.filter((turn) => turn.open).length} open of ${rows.length} shown`),
   });
+  const waiting = held();
   put(main, h("div", { class: "head" }, h("h1", {}, chosen.session ? `Turns of ${line(chosen.session, 24)}` : "Turns"), count),
+    waiting.element,
     h("section", { class: "sheet" }, filters("turns", chosen.session ? [...NAMES, "session"] : NAMES, chosen), shown.element));
-  return shown.stop;
+  return () => {
+    shown.stop();
+    waiting.stop();
+  };
 }
