@@ -234,6 +234,35 @@ def _alerts(proxy: kit.Served) -> Any:
 
 
 @pytest.mark.real(budgets=False)  # a megabyte costs more than they allow
+async def test_what_waits_shows_itself_and_is_answered_by_two_buttons(tmp_path: Path, page: Page) -> None:
+    budget = {"name": "turn", "scope": "turn", "limits": {"steps": 1}, "on_exhausted": "hold"}
+    with kit.model() as model, kit.serve(tmp_path, model, budgets=[budget]) as proxy:
+        body = kit.request("a long task")
+        body = kit.grown(body, (await said(proxy, body, x_calls="1")).json)
+        await open_at(page, proxy)
+        await page.until(f"{ROWS} >= 1")
+        waits = asyncio.create_task(said(proxy, body, x_calls="1"))
+        await page.until(f"{TEXT}.includes('Waiting for an operator') && {TEXT}.includes('needs 1')")
+        await page.until(f"{TEXT}.includes('held')")
+        assert await page.nameless() == []
+        await page.shoot("held")
+        await page.run(
+            "[...document.querySelectorAll('button')].find(b => b.textContent === 'Yes …').click()"
+        )
+        await page.until("document.querySelector('dialog')?.innerText.includes('by 1')")
+        await page.run("document.querySelector('dialog button[type=submit]').click()")
+        answer = await waits
+        assert answer.status == 200
+        await page.until("document.querySelector('[aria-label=\"Waiting for an operator\"]').hidden")
+        waits = asyncio.create_task(said(proxy, kit.grown(body, answer.json)))
+        await view(page, "budgets")
+        await page.until(f"{TEXT}.includes('Waiting for an operator')")
+        await page.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'No …').click()")
+        await page.run("document.querySelector('dialog button[type=submit]').click()")
+        assert (await waits).status == 402
+        await page.go("about:blank")  # it would note that the proxy goes
+
+
 async def test_hostile_content_stays_text(proxy: kit.Served, page: Page) -> None:
     nasty = (
         "<script>alert(1)</script><img src=x onerror=alert(1)>\u202egnp.exe\u0007\u001b[31m" + "A" * 1_000_000
