@@ -323,7 +323,9 @@ async def test_no_clock_runs_while_a_request_waits() -> None:
     tracker.let_go(placement, at + 5 * SECOND_NS)
     clocks = (placement.step_state, placement.step_state.turn, thread, thread.session)
     assert [waited_ns(one, at + 9 * SECOND_NS) for one in clocks] == [5 * SECOND_NS] * 4
-    assert ran_ms(placement, at + 9 * SECOND_NS) == dict.fromkeys(("step", "turn", "thread", "session"), 4_000)
+    assert ran_ms(placement, at + 9 * SECOND_NS) == dict.fromkeys(
+        ("step", "turn", "thread", "session"), 4_000
+    )
     other = replace(placement)
     tracker.hold(placement, at + 10 * SECOND_NS)
     tracker.hold(other, at + 11 * SECOND_NS)  # both at once: the clock stands once

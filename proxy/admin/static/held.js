@@ -10,7 +10,7 @@ import { amount } from "./words.js";
 function why(one) {
   const facts = one.facts ?? {};
   if (!facts.budget) return [h("b", {}, line(one.policy, 40)), h("span", { class: "dim" }, ` ${line(one.says, 160)}`)];
-  const used = facts.used === undefined ? "" : ` ${amount(facts.dimension, facts.used)} of ${amount(facts.dimension, facts.limit)}`;
+  const used = facts.used === undefined ? "" : ` ${amount(facts.dimension, facts.used)} of ${amount(facts.dimension, facts.limit)}${facts.dimension === "spend_usd" ? "" : ` ${line(facts.dimension, 40).replaceAll("_", " ")}`}`;
   return [h("b", {}, line(facts.budget, 40)), h("span", { class: "dim" }, ` ${line(facts.scope, 40)}${used}${facts.needed === undefined ? "" : `, needs ${amount(facts.dimension, facts.needed)}`}`)];
 }
 
