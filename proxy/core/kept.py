@@ -11,7 +11,7 @@ import zstandard
 from proxy.model import Body
 from proxy.structs import struct
 
-TOGETHER = 32
+TOGETHER = 16
 """Small chunks that are compressed in one go."""
 LARGE = 4_096
 """Bytes of a chunk that is kept as it is: it repeats little, and takes the loop's time."""
