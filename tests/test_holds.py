@@ -274,6 +274,18 @@ async def test_beyond_the_room_for_bodies_nobody_waits() -> None:
     assert waited(house) == []
 
 
+async def test_what_nobody_reads_has_no_turn_to_wait_in_and_is_refused() -> None:
+    house = House(SPEND, posture=Posture(unmodelled=2 * 10**9))
+    refused = await house.ask("/openai/v1/images/generations", {"model": "x", "prompt": "y"})
+    assert isinstance(refused, Opened)
+    assert refused.refusal is not None
+    assert b"looptap_budget_exceeded" in refused.refusal.body
+    assert (len(house.purse.lobby), [one["action"] for one in house.told("budget/exhausted")]) == (
+        0,
+        ["deny"],
+    )
+
+
 async def test_where_nothing_acts_it_is_told_and_nobody_waits() -> None:
     house = House(STEPS, posture=Posture(enforce=False), chain=Chain(guarded().links, mode="observe"))
     await answered(house, asks("one"))

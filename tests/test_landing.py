@@ -355,6 +355,26 @@ async def test_words_take_no_more_room_than_is_held_for_them() -> None:
         assert 0 < opened.out.added <= len(WORDS.encode()) + 300
 
 
+async def test_a_client_that_leaves_while_its_last_words_are_stored_leaves_nothing_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Opened, "unsaved", True)
+    house = House(turn({"steps": 1}))
+    storing = asyncio.Event()
+
+    async def keep(opened: Opened) -> None:
+        storing.set()
+        await asyncio.Event().wait()
+
+    house.purse.keep = keep
+    asking = asyncio.create_task(Loop(house).ask())
+    await storing.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert [(one.used, one.reserved) for one in (await counters(house)).values()] == [(0, 0), (0, 0)]
+
+
 async def test_a_last_step_that_a_budget_refuses_was_none() -> None:
     tight = {"name": "tight", "scope": "key", "window": "day", "limits": {"steps": 1}}
     house = House(tight, chain=Chain([Link(Says(1, terminal=True), "land")]))

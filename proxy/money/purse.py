@@ -10,7 +10,8 @@ more ends with its lease and is charged as held.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -153,7 +154,7 @@ class Purse:
             demand = last.demand or demand
         most = affordable(grant, demand)
         if most is not None and not opened.clamp(max(1, most // choices(request))):
-            await self.ledger.release(grant, now_ns=time.time_ns())
+            await asyncio.shield(self._give_back(grant))
             if last is not None and last.ended:
                 why = next(iter(last.ended.values()))
                 self._refuse(exchange, opened, self.rules.refusal(why, now_ns=time.time_ns()), why)
@@ -164,8 +165,7 @@ class Purse:
                 return
         elif most is not None:
             self.book.intervened(exchange, opened, "clamp", {"max_output_tokens": most // choices(request)})
-        if last is not None and last.ended and not await self._land(exchange, opened, last):
-            await self.ledger.release(grant, now_ns=time.time_ns())
+        if last is not None and last.ended and not await self._land(exchange, opened, last, grant):
             return
         if demand.streaks:
             self._remember(placement, {MEMORY: streak_memory(placement, demand.streaks)})
@@ -256,7 +256,7 @@ class Purse:
                 if wait_s is not None and time.monotonic() + wait_s <= waited_until:
                     await asyncio.sleep(wait_s)
                     continue
-                if why.claim is not None and self.rules.waits(why.claim):
+                if opened.placement is not None and why.claim is not None and self.rules.waits(why.claim):
                     audience = audience or Audience(self, exchange, opened, names)
                     refused = await audience.ask(self.rules.refusal(why, now_ns=now_ns), why)
                     if refused is None:
@@ -270,6 +270,8 @@ class Purse:
                     why, landed = last.told(why)
                     claims = last.asked_again(claims)
                 told = self.rules.refusal(why, now_ns=now_ns, landed=landed)
+                if told.kind == "hold":  # what nobody reads has no turn in which it could wait
+                    told = replace(told, kind="deny")
                 if self._refuse(exchange, opened, told, why) and told.retry_after_s is None:
                     self.door.refused(exchange, opened, why, claims, names, landed=landed)
                 return None
@@ -300,18 +302,24 @@ class Purse:
         again = opened.landing is not None and opened.landing.policy == "budgets"
         return LastStep(claims, anew, possible=opened.may_land, again=again)
 
-    async def _land(self, exchange: Exchange, opened: Opened, last: LastStep) -> bool:
-        """Make it the last step. False: that cannot be, and it is refused."""
+    async def _land(self, exchange: Exchange, opened: Opened, last: LastStep, grant: Grant) -> bool:
+        """Make it the last step. False: that cannot be, it is refused, and ``grant`` is given back."""
         of = next(iter(last.ended.values()))
         why = self.rules.last_step(of, now_ns=time.time_ns())
-        if opened.land(why, time.time_ns()):
-            if opened.unsaved and self.keep is not None:
-                await self.keep(opened)
-            if opened.landing is not None:
-                self.book.landed(exchange, opened, why)
-                return True
-        self._refuse(exchange, opened, self.rules.refusal(of, now_ns=time.time_ns()), of)
-        return False
+        landed = False
+        try:
+            if opened.land(why, time.time_ns()):
+                if opened.unsaved and self.keep is not None:
+                    await self.keep(opened)
+                landed = opened.landing is not None
+        finally:
+            if not landed:  # also where its client leaves while the words are stored
+                self._give_back(grant)
+        if landed:
+            self.book.landed(exchange, opened, why)
+        else:
+            self._refuse(exchange, opened, self.rules.refusal(of, now_ns=time.time_ns()), of)
+        return landed
 
     def _only_observes(self, claim: Claim) -> bool:
         return not self.posture.enforce or not self.rules.acts(claim)
@@ -380,9 +388,22 @@ class Purse:
         if not tab.grant.holds:
             self._open.pop(tab.grant.id, None)
             return
-        task = asyncio.get_running_loop().create_task(self._settle(tab, amounts, now_ns))
+        self._apart(self._settle(tab, amounts, now_ns))
+
+    def _give_back(self, grant: Grant) -> "asyncio.Task[None]":
+        """Hold what was granted no more, whoever leaves meanwhile."""
+
+        async def release() -> None:
+            with suppress(LedgerAway):  # the ledger is closed
+                await self.ledger.release(grant, now_ns=time.time_ns())
+
+        return self._apart(release())
+
+    def _apart(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _settle(self, tab: "_Tab", amounts: Sequence[int | None], now_ns: int) -> None:
         grant, exchange, opened = tab.grant, tab.exchange, tab.opened
