@@ -221,6 +221,7 @@ def test_the_refusal_that_ended_a_turn_is_its_last_line_and_history_once_it_went
     ("refused", "words"),
     [
         ({"policy": "repeats", "kind": "cycle", "count": 5}, "refused by repeats: kind cycle, count 5"),
+        ({"policy": "repeats", "count": 5, "landed": True}, "refused by repeats: count 5"),
         ({"policy": "tools", "action": "cut", "tool": "rm\x1b[2J"}, r"cut by tools: tool rm\x1b[2J"),
         ({"stopped": "trn_1", "how_to_go_on": "looptap stop --lift trn_1"},
          "refused: an operator stopped trn_1 · looptap stop"),
@@ -236,6 +237,7 @@ def test_whatever_ended_a_turn_is_said(refused: dict[str, Any], words: str) -> N
     on = screen()
     text = drawn(draw_turn(turn(step(0, cut), refusals=[{**cut, "step": "stp_0"}]), [], on), on)
     assert f"\n└─ ✗ {words}" in text
+    assert "True" not in text
     assert "\x1b" not in text
 
 

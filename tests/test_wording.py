@@ -100,9 +100,14 @@ def test_inert_shows_what_was_there_without_letting_it_act() -> None:
     assert inert("e\u0301" + "\u0301" * 50) == "e\u0301\u0301"
 
 
+def test_inert_says_that_it_cut_also_between_two_words() -> None:
+    assert inert("one two three", 7) == "one tw…"
+    assert inert(" one two \n", 7) == "one two"
+
+
 def test_inert_reads_no_more_of_a_megabyte_than_it_shows() -> None:
     assert inert("x" * 1_000_000, 10) == "xxxxxxxxx…"
-    assert inert(" " * 1_000_000 + "y", 10) == "…"
+    assert inert("x" + " " * 1_000_000 + "y", 10) == "x…"
     assert inert("日本語" * 10, 8, ellipsis="...") == "日本語日本..."
 
 

@@ -72,11 +72,11 @@ def refusal_fields(
 def refused_field(why: Terminal) -> bytes:
     """``x-looptap-refused``: a structured field (RFC 9651), the code with every field as a parameter.
 
-    Names that hold nothing odd and numbers stand bare, everything else in quotes: what a client chose
-    (a label, a model) can add no field of its own. A field that no longer fits is left out whole.
+    Names that hold nothing odd, numbers and booleans stand bare, everything else in quotes: what a client
+    chose (a label, a model) can add no field of its own. A field that no longer fits is left out whole.
     """
     told = _bare(why.code) or "looptap"
-    for name, value in (("policy", why.policy), *why.fields.items()):
+    for name, value in {"policy": why.policy, **why.fields}.items():
         pair = "" if value is None else f"; {name}={_bare(value) or _quoted(value)}"
         if len(told) + len(pair) <= _LONGEST_FIELD:
             told += pair
@@ -95,6 +95,8 @@ def read_refused_field(value: bytes) -> tuple[str, dict[str, str]]:
 
 def _bare(value: object) -> str:
     """A value that needs no quotes; nothing for one that does."""
+    if isinstance(value, bool):
+        return f"?{value:d}"
     return str(value) if _BARE.fullmatch(str(value)) else ""
 
 

@@ -13,7 +13,7 @@ Json = Mapping[str, Any]
 
 _ACTIONS = {"cut": "cut", "message": "answered in its place", "hold": "left while it waited for an operator"}
 _UNITS = {"spend_usd": "", "tool_retries": "failed calls in a row", "wall_clock": "seconds"}
-_OWN = frozenset({"action", "policy", "code", "cut", "how_to_go_on"})
+_OWN = frozenset({"action", "policy", "code", "cut", "how_to_go_on", "landed"})
 
 
 def refusal_words(refused: Json, *, would: bool = False) -> str:

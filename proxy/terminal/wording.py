@@ -22,6 +22,7 @@ _MAX_MARKS = 2
 
 def inert(text: str, limit: int = 200, *, ellipsis: str = "…") -> str:
     """One line of harmless text, at most ``limit`` characters."""
+    text = text.strip()
     out: list[str] = []
     length = marks = 0
     for char in text[: 4 * limit + 64]:  # a megabyte is not worth reading for one line
@@ -39,7 +40,7 @@ def inert(text: str, limit: int = 200, *, ellipsis: str = "…") -> str:
         if length > limit:
             break
     line = "".join(out).strip()
-    if len(line) <= limit and len(text) <= 4 * limit + 64:
+    if length <= limit and len(text) <= 4 * limit + 64:
         return line
     return line[: max(0, limit - len(ellipsis))].rstrip() + ellipsis
 

@@ -252,6 +252,12 @@ def test_no_label_adds_a_field_to_the_header() -> None:
     assert refused_field(long) == b"c; policy=p; limit=1"
 
 
+def test_the_header_names_each_field_once_and_booleans_as_its_standard_wants() -> None:
+    why = Terminal("deny", "p", "c", "", fields={"policy": "p", "kind": "k", "landed": True})
+    assert refused_field(why) == b"c; policy=p; kind=k; landed=?1"
+    assert read_refused_field(refused_field(why))[1] == {"policy": "p", "kind": "k", "landed": "?1"}
+
+
 @pytest.mark.parametrize(
     ("dimension", "cause", "code"),
     [
