@@ -83,6 +83,25 @@ async def say(house: House, name: str) -> None:
     house.purse.lobby.heed(await house.ledger.stops())
 
 
+def slowly(work: Any) -> Any:
+    """A ledger's operation, with others in between."""
+
+    async def done(*args: Any, **more: Any) -> Any:
+        await asyncio.sleep(0)
+        told = await work(*args, **more)
+        await asyncio.sleep(0)
+        return told
+
+    return done
+
+
+async def leave(tasks: list["asyncio.Task[Any]"]) -> None:
+    """Clients that wait no longer."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
 def waited(house: House) -> list[str]:
     """How waits ended."""
     return [str(one["verdict"]) for one in house.told("intervention") if one["kind"] == "hold_over"]
@@ -321,6 +340,46 @@ async def test_parallel_requests_all_wait_and_each_goes_by_itself() -> None:
 
 
 SECOND_NS = 1_000_000_000
+
+
+async def test_a_yes_lets_go_whom_it_was_said_to_and_nobody_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(STEPS)
+    await answered(house, asks("one"))
+    tasks = [await waits(house, asks(f"more {number}")) for number in range(8)]
+    ids = [one["id"] for one in house.purse.lobby.listing()]
+    for name in ("reserve", "topup", "resume"):
+        monkeypatch.setattr(house.ledger, name, slowly(getattr(house.ledger, name)))
+    for one in ids[1::2]:
+        await house.ledger.stop(YES + one, now_ns=1)
+    house.purse.lobby.heed(await house.ledger.stops())
+    async with asyncio.timeout(5):
+        for task in tasks[1::2]:
+            finish(await task)
+    assert [one["id"] for one in house.purse.lobby.listing()] == ids[0::2]
+    assert (waited(house), house.purse.lobby.raising) == (["yes"] * 4, set())
+    (counter,) = await house.balances()
+    assert (counter.used, counter.limit, counter.reserved) == (5, 5, 0)
+    await leave(tasks[0::2])
+
+
+async def test_a_yes_stands_until_its_request_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(STEPS)
+    await answered(house, asks("one"))
+    task = await waits(house, asks("two"))
+    topup, newcomers = house.ledger.topup, list[Opened]()
+
+    async def overtaken(*args: Any, **more: Any) -> Any:
+        raised = await topup(*args, **more)
+        if not newcomers:
+            newcomers.append(await answered(house, asks("a newcomer")))
+        return raised
+
+    monkeypatch.setattr(house.ledger, "topup", overtaken)
+    await say(house, YES + house.purse.lobby.listing()[0]["id"])
+    async with asyncio.timeout(5):
+        finish(await task)
+    (counter,) = await house.balances()
+    assert (counter.used, counter.limit, waited(house)) == (3, 3, ["yes"])
 
 
 async def test_no_clock_runs_while_a_request_waits() -> None:

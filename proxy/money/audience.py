@@ -67,6 +67,8 @@ class Audience:
         self._of: Claim | None = None
         """What does not fit, where the wait is for room."""
         self._said_yes = False
+        self._stands = False
+        """The limit was raised for it, and it is not out yet: the yes holds until it is."""
         self._freed: list[Claim] = []
         """A policy's claims that an operator lets this request pass."""
 
@@ -83,13 +85,14 @@ class Audience:
         ``of``: what did not fit; None where a policy wants a yes.
         """
         claim = of.claim if of is not None else None
+        self._desk.lobby.raising.discard(self._exchange.id)
         if self._wait is not None and not _same(claim, self._of):
             self.over()
         wait = self._wait = self._wait or self._begin(why, of)
         if wait is None:
             return crowded(why)
         wait.why, wait.adds, self._of = why, _adds(of), claim
-        verdict = await wait.news()
+        verdict = await self._news(wait)
         if verdict == "yes":
             try:
                 await self._obey(wait, of)
@@ -102,6 +105,15 @@ class Audience:
             return None
         self.over(verdict)
         return self._refusal(verdict, wait)
+
+    async def _news(self, wait: Wait) -> Verdict | None:
+        """What became of it. Room that was just made for another is left to that one."""
+        if self._stands and time.monotonic() < wait.until:
+            return "yes"  # somebody who did not wait has taken the room
+        verdict = await wait.news()
+        while verdict is None and self._desk.lobby.raising:
+            verdict = await wait.news()
+        return verdict
 
     async def outlasts(self) -> bool:
         """Whether a request goes on waiting while the ledger is away; it was asked in vain just now."""
@@ -121,15 +133,18 @@ class Audience:
 
     def left(self) -> None:
         """Its client has left, which is told when the exchange is closed."""
+        self._desk.lobby.raising.discard(self._exchange.id)
         if self._wait is not None:
             self._desk.lobby.leave(self._wait, "gone")
 
     def over(self, verdict: Verdict | None = None) -> None:
         """It waits no longer; without a word of the operator there is room now."""
         wait, self._wait = self._wait, None
+        stands, self._stands = self._stands, False
+        self._desk.lobby.raising.discard(self._exchange.id)
         if wait is None:
             return
-        told = verdict or ("yes" if self._said_yes else "room")
+        told = verdict or ("yes" if stands else "room")
         self._desk.lobby.leave(wait, told)
         self._opened.let_go(told, time.time_ns(), allowed=told == "yes" and self._of is None)
 
@@ -154,13 +169,14 @@ class Audience:
         if of is not None and claim is not None and claim.policy:
             self._freed.append(claim)
         elif of is not None and claim is not None:
+            desk.lobby.raising.add(self._exchange.id)
             counter = replace(claim, amount=0, level=None, minimum=None)
             raised = await desk.ledger.topup(counter, _shortfall(of), now_ns=time.time_ns())
             facts = {"scope": claim.scope, "subject": claim.subject, "dimension": claim.dimension}
             limit = public_amount(claim.dimension, raised.limit)
             added = {"policy": "operator", "budget": claim.budget, **facts, "add": _adds(of), "limit": limit}
             desk.book.intervened(self._exchange, self._opened, "topup", added)
-        self._said_yes = True
+        self._said_yes, self._stands = True, claim is not None
         name = desk.lobby.take(wait)
         with suppress(LedgerAway):
             await desk.ledger.resume(name, now_ns=time.time_ns())

@@ -131,6 +131,8 @@ class Lobby:
         self._taken: OrderedDict[str, int] = OrderedDict()
         """Each yes that was acted upon, by its exchange and as of when: it is no yes to another limit."""
         self._closed = False
+        self.raising: set[str] = set()
+        """Exchanges for which a limit is being raised, and that have not asked the ledger again yet."""
         self.over: Counter[Verdict] = Counter()
         """How many waits ended so."""
 
