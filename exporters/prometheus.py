@@ -58,12 +58,15 @@ class PrometheusExporter(Collector):
         self._alerts = Sums("budget_alerts_total", "Shares of limits that were used up.", "budget")
         self._first_output = Buckets(
             "time_to_first_output_seconds",
-            "From a request's arrival to the first output of its reply.",
+            "From a request's arrival to the first output of its reply, less its wait for an operator.",
             SECONDS,
             "model",
         )
         self._duration = Buckets(
-            "attempt_duration_seconds", "From a request's arrival to the end of its reply.", SECONDS, "model"
+            "attempt_duration_seconds",
+            "From a request's arrival to the end of its reply, less its wait for an operator.",
+            SECONDS,
+            "model",
         )
         self._turn_steps = Buckets("turn_steps", "Steps of a turn when it ended.", STEPS, "cause")
         self._registry = CollectorRegistry()
@@ -138,10 +141,11 @@ class PrometheusExporter(Collector):
         elif data.get("cost_quality") == "unpriced":
             self._unpriced.add(1, model)
         arrived, ended, first = data.get("arrived_ns"), data.get("ended_ns"), data.get("first_output_ns")
+        waited = data.get("waited_ns") or 0
         if arrived is not None and first is not None:
-            self._first_output.add((first - arrived) / 1e9, model)
+            self._first_output.add((first - arrived - waited) / 1e9, model)
         if arrived is not None and ended is not None:
-            self._duration.add((ended - arrived) / 1e9, model)
+            self._duration.add((ended - arrived - waited) / 1e9, model)
 
     def _model(self, data: Mapping[str, Any]) -> str:
         return self._models.of(str(data.get("model") or ""))

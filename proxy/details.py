@@ -129,6 +129,8 @@ def _attempt(data: Any) -> Json:
     ):
         if data.get(time) is not None:
             attempt[key] = rfc3339(data[time])
+    if data.get("waited_ns"):
+        attempt["waited_s"] = round(data["waited_ns"] / 1e9, 3)
     return attempt
 
 

@@ -275,6 +275,14 @@ def test_what_would_have_ended_a_recorded_step_is_said_as_such() -> None:
     assert "would_end" not in Details(records).complete_turn(turn(step(0)))["steps"][0]
 
 
+def test_a_step_that_waited_for_an_operator_says_so() -> None:
+    of = {"session": "ses_1", "thread": "thr_1", "turn": "trn_1", "step": "stp_0"}
+    went = {"attempt": 0, "outcome": "complete", "arrived_ns": 0, "ended_ns": 10**10, "waited_ns": 9 * 10**9}
+    told = Details([Record(2, "step/attempt", **of, data=went)]).complete_turn(turn(step(0)))
+    on = screen()
+    assert "   └─ ✎ waited 9.0s for an operator\n" in drawn(draw_turn(told, [], on), on)
+
+
 def test_a_step_alone_shows_every_attempt() -> None:
     on = screen()
     text = drawn(draw_step(step(4, attempt(0, 5, 10)), [], on), on)

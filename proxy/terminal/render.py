@@ -273,6 +273,7 @@ class _Pen:
         below: list[_Node] = []
         if every_attempt or len(step.attempts) > 1 or step.failed:
             below.extend(self._attempt(step, index) for index in range(len(step.attempts)))
+        below.extend(self._wait(a.waited) for a in step.attempts if a.waited)
         below.extend(self._finding(f) for f in step.findings)
         below.extend(self._nudge(n) for n in step.json.get("nudges") or () if isinstance(n, Mapping))
         below.extend(self._repair(r) for r in step.json.get("repairs") or () if isinstance(r, Mapping))
@@ -344,6 +345,9 @@ class _Pen:
             tail.append("  no result yet", "yellow")
         glyph = self._g.parallel if len(beside) > 1 else self._g.call
         return _Node(Text(glyph, "dim"), _Span(tool.began, tool.ended, _tool_phases([tool])), tail=tail)
+
+    def _wait(self, waited: int) -> _Node:
+        return _Node(Text(f"{self._g.pen} waited {duration(waited)} for an operator", "cyan"))
 
     def _nudge(self, nudge: Json) -> _Node:
         return _Node(Text(f"{self._g.pen} {nudge_words(nudge, self._g.ellipsis)}", "cyan"))

@@ -28,6 +28,8 @@ class Attempt:
     """What of ours ended it."""
     step: str = ""
     """Whose attempt it was, where it stands for itself."""
+    waited: int = 0
+    """How long for an operator, before it went out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ def _attempt(attempt: Json) -> Attempt:
         why=" ".join(w for w in words if w),
         refused=refused if isinstance(refused := attempt.get("refused"), Mapping) else None,
         step=str(attempt.get("step") or ""),
+        waited=round(waited * 1e6) if isinstance(waited := attempt.get("waited_s"), (int, float)) else 0,
     )
 
 

@@ -66,6 +66,15 @@ def test_models_beyond_the_bound_count_as_other() -> None:
     assert seen['looptap_steps_total{model="other"}'] == 50
 
 
+def test_the_wait_for_an_operator_is_no_time_of_the_model() -> None:
+    exporter = PrometheusExporter()
+    times = {"arrived_ns": 0, "first_output_ns": 10_500_000_000, "ended_ns": 12_000_000_000}
+    exporter.count(attempt(**times, waited_ns=9_000_000_000))
+    seen = lines(exporter)
+    assert seen['looptap_time_to_first_output_seconds_sum{model="m"}'] == 1.5
+    assert seen['looptap_attempt_duration_seconds_sum{model="m"}'] == 3
+
+
 def test_first_output_is_measured_from_the_requests_arrival() -> None:
     exporter = PrometheusExporter()
     exporter.count(attempt(arrived_ns=0, first_output_ns=1_500_000_000, ended_ns=3_000_000_000))
