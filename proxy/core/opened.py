@@ -44,10 +44,10 @@ class Opened:
     """One exchange: ``respond``, ``feed`` and, exactly once, ``close``."""
 
     __slots__ = (
-        "_captured", "_dialect", "_heard", "_held_ns", "_landing", "_parts", "_reading", "_refused_by",
-        "_reminders", "_repairs", "_reply", "_scribe", "_sent_ns", "_waits", "ended_by", "exchange",
-        "failure", "fetches", "held", "on_cut", "out", "placement", "refusal", "request", "splice", "tab",
-        "verdict_ns", "waited_ns", "warnings",
+        "_captured", "_dialect", "_heard", "_held_ns", "_landing", "_parts", "_placed_ns", "_reading",
+        "_refused_by", "_reminders", "_repairs", "_reply", "_scribe", "_sent_ns", "_waits", "ended_by",
+        "exchange", "failure", "fetches", "held", "on_cut", "out", "placement", "refusal", "request",
+        "splice", "tab", "verdict_ns", "waited_ns", "warnings",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, exchange: Exchange, body: bytes | None) -> None:
@@ -98,6 +98,8 @@ class Opened:
         """Why it did not go out."""
         self._held_ns = 0
         """When it began to wait for an operator."""
+        self._placed_ns: int | None = None
+        """The same of its first wait, which is where a log has it."""
         self._sent_ns: int | None = None
         self._reply: Outcome | None = None
 
@@ -304,6 +306,8 @@ class Opened:
     def hold(self, why: Terminal, more: Mapping[str, Any], now_ns: int) -> None:
         """It begins to wait for an operator; nothing of it has gone out. ``more`` is told with the reason."""
         assert self.placement is not None
+        if self.verdict_ns is None:
+            self._placed_ns = now_ns
         self.held, self.verdict_ns, self._held_ns = why, 0, now_ns
         self._parts.tracker.hold(self.placement, now_ns)
         self._tell_hold(why, more, now_ns)
@@ -620,7 +624,7 @@ class Opened:
                     self.placement,
                     self.out,
                     self.splice,
-                    now_ns,
+                    now_ns if self._placed_ns is None else self._placed_ns,
                     keep=self._heard.keeps,
                     verdict_ns=self.verdict_ns,
                 )

@@ -160,6 +160,30 @@ async def test_a_client_that_leaves_and_comes_back_is_replayed_as_it_was(tmp_pat
         assert bare(live.replay(log)) == bare(tree)
 
 
+async def test_a_log_has_who_waited_where_it_came_and_a_replay_lets_it_wait_as_long(tmp_path: Path) -> None:
+    model = Model()
+    async with stage(tmp_path, model.respond, budgets=[TURN]) as live:
+        agent, other = Agent(live, model, "anthropic"), Agent(live, model, "chat")
+        await agent.step()
+        await agent.step()
+        _, peer = await agent.wait()
+        asked = model.play
+        _, data = other.next()
+        beside = await live.connect()
+        await beside.send(data)
+        assert (await answer(beside)).status == 200
+        model.play = asked
+        (told,) = await post(live, "held")
+        await post(live, "allow", {"id": told["id"]})
+        assert (await answer(peer)).status == 200
+        await live.idle()
+        log = await live.write_log(tmp_path / "log.jsonl")
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        assert ["t_verdict" in line for line in lines] == [False, False, True, False]
+        assert lines[2]["t"] < lines[3]["t"] < lines[3]["t_end"] < lines[2]["t_verdict"] <= lines[2]["t_end"]
+        assert bare(live.replay(log)) == bare(await live.live_tree())
+
+
 async def test_who_waits_when_the_proxy_stops_is_answered(tmp_path: Path) -> None:
     model = Model()
     async with stage(tmp_path, model.respond, budgets=[TURN]) as live:
