@@ -190,19 +190,21 @@ class Budgets:
 
     def _landed(self, claim: Claim, subject: str) -> Terminal:
         """Its turn has had its last step, whatever has become free since."""
-        budget = self.by_name[claim.budget]
-        dimension, limit = next(iter(budget.limits.items()), ("calls", 0))
-        how = _how(replace(claim, scope=budget.scope, subject=subject, dimension=dimension), dimension, None)
+        budget = self.by_name.get(claim.budget)  # None: it was taken out while the request was under way
+        scope = budget.scope if budget is not None else claim.scope
+        limits = budget.limits if budget is not None else {}
+        dimension, limit = next(iter(limits.items()), ("calls", 0))
+        how = _how(replace(claim, scope=scope, subject=subject, dimension=dimension), dimension, None)
         fields: dict[str, object] = {
-            "budget": budget.name,
-            "scope": budget.scope,
+            "budget": claim.budget,
+            "scope": scope,
             "subject": subject,
             "dimension": dimension,
             "limit": public_amount(dimension, limit),
             "landed": True,
             "how_to_go_on": how,
         }
-        whose = f"budget {budget.name!r} of {budget.scope} {public_name(subject)}"
+        whose = f"budget {claim.budget!r} of {scope} {public_name(subject)}"
         message = f"Looptap: {whose} had no room for one step more; {_GIVEN}. To go on: {how}."
         return Terminal(
             "deny", "budgets", _code(dimension), message, _CAUSES.get(dimension, "policy"), fields

@@ -21,7 +21,8 @@ from proxy.tracker import Tracker
 from proxy.tracking.heads import head, revive
 from proxy.tracking.waits import waited_ns
 from proxy.verdict import Claim
-from tests.purse import House
+from tests.purse import House, budgets
+from tests.test_landing import Loop
 
 MESSAGES = "/anthropic/v1/messages"
 MODEL = "claude-sonnet-4-5"
@@ -380,6 +381,32 @@ async def test_a_yes_stands_until_its_request_is_out(monkeypatch: pytest.MonkeyP
         finish(await task)
     (counter,) = await house.balances()
     assert (counter.used, counter.limit, waited(house)) == (3, 3, ["yes"])
+
+
+async def test_who_waits_obeys_the_settings_that_hold_by_now() -> None:
+    last = {"name": "turn", "scope": "turn", "limits": {"steps": 2}, "on_exhausted": "land"}
+    key = {**STEPS, "limits": {"steps": 2}}
+    house = House(key, last)
+    loop = Loop(house)
+    for _ in range(2):  # the second is the turn's last step
+        await loop.step()
+    task = asyncio.create_task(loop.ask())
+    while not house.purse.lobby:
+        await asyncio.sleep(0)
+    house.purse.rules = budgets(key)
+    await house.topup(key, 1)
+    house.purse.lobby.heed({})
+    assert (await task).refusal is None
+    assert {one.name: one.reserved for one in await house.balances() if one.dimension == "steps"} == {
+        "key": 1, "turn": 1,
+    }  # fmt: skip
+
+    house = House(STEPS, chain=guarded())
+    task = await waits(house, {**asks("x"), **SHELL})
+    house.purse.posture = Posture(enforce=False)
+    house.purse.lobby.heed({})
+    assert (await task).refusal is None
+    assert (waited(house), len(house.purse.lobby)) == (["room"], 0)
 
 
 async def test_no_clock_runs_while_a_request_waits() -> None:
