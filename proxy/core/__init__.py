@@ -5,10 +5,10 @@ socket, clock, file or random source, so the live shell (``exchange``) and the o
 (``replay``) run exactly this code: a bug seen live is a file that replays.
 
 ``opened`` is one exchange on its way, from top to bottom; ``parts`` what all of them think with;
-``heard`` the reply as it comes, ``kept`` its bytes, ``ending`` how it ended and what it took; ``reminders``
-our own text in a request, ``landing`` its turn's last step, ``repairs`` reasoning put back into it;
-``scribe`` what is recorded of an exchange; ``views`` what policies see; ``glance`` what is seen of a request
-that is refused unplaced.
+``heard`` the reply as it comes, ``kept`` its bytes, ``ending`` how it ended and what it took; ``ours`` what
+we put into a request: ``reminders`` our own text, ``repairs`` reasoning put back, ``landing`` the words of
+its turn's last step; ``scribe`` what is recorded of an exchange; ``views`` what policies see; ``glance`` what
+is seen of a request that is refused unplaced.
 
 Nothing in here may cost traffic. ``open`` hands back the body to forward (the very same object
 unless something edited it); the live shell calls every method through its guard (``wire.guard``), and

@@ -10,10 +10,9 @@ from typing import Any
 from proxy.chain import Point, Ruling
 from proxy.core.ending import NOTHING, attempt_outcome, unheard, usage_of
 from proxy.core.heard import Heard
-from proxy.core.landing import Landing
+from proxy.core.ours import Ours
 from proxy.core.parts import Parts
-from proxy.core.reminders import Reminders
-from proxy.core.repairs import Repairs, mend, source_of
+from proxy.core.repairs import mend, source_of
 from proxy.core.scribe import Scribe, capture_end, capture_start
 from proxy.core.views import view_of
 from proxy.model import (
@@ -33,7 +32,6 @@ from proxy.ports import Dialect, Tab, Unreadable, View
 from proxy.reading.codings import Undecodable
 from proxy.reading.library import Reading
 from proxy.structs import replace
-from proxy.tracking import landing
 from proxy.tracking.placement import Placement
 from proxy.verdict import Balance, Claim, Demand, Edit, Reply, Terminal, Verdict
 
@@ -44,10 +42,10 @@ class Opened:
     """One exchange: ``respond``, ``feed`` and, exactly once, ``close``."""
 
     __slots__ = (
-        "_captured", "_dialect", "_heard", "_held_ns", "_landing", "_parts", "_placed_ns", "_reading",
-        "_refused_by", "_reminders", "_repairs", "_reply", "_scribe", "_sent_ns", "_waits", "ended_by",
-        "exchange", "failure", "fetches", "held", "on_cut", "out", "placement", "refusal", "request",
-        "splice", "tab", "verdict_ns", "waited_ns", "warnings",
+        "_captured", "_dialect", "_heard", "_held_ns", "_ours", "_parts", "_placed_ns", "_reading",
+        "_refused_by", "_reply", "_scribe", "_sent_ns", "_waits", "ended_by", "exchange", "failure",
+        "fetches", "held", "on_cut", "out", "placement", "refusal", "request", "splice", "tab",
+        "verdict_ns", "waited_ns", "warnings",
     )  # fmt: skip
 
     def __init__(self, parts: Parts, exchange: Exchange, body: bytes | None) -> None:
@@ -81,11 +79,8 @@ class Opened:
         self._reading: Reading | None = None
         """The request as read, until it is placed."""
         self._scribe: Scribe | None = None
-        self._reminders: Reminders | None = None
-        self._repairs: Repairs | None = None
-        """Only where a policy may repair, or something was put back before."""
-        self._landing: Landing | None = None
-        """Only where this may be its turn's last step, or comes behind that."""
+        self._ours: Ours | None = None
+        """What of ours goes along, where it has its place in a thread."""
         self._heard = Heard(
             keep=parts.settings.record_bodies and body is not None,
             max_kept=parts.settings.max_reply,
@@ -175,7 +170,7 @@ class Opened:
             return
         reading, self._reading = self._reading, None
         if reading is None:
-            self._place_fetch(self.request, now_ns)
+            self._place_fetch(dialect, self.request, now_ns)
             return
         if reading.request.operation in ("count", "other"):
             source = source_of(exchange, reading.request)
@@ -184,20 +179,17 @@ class Opened:
             mend(dialect, reading, self.out, mended)
             parts.unread(f"{reading.request.operation}, no step")
             return
-        placement = self._belongs(parts.tracker.place(exchange, reading.request, now_ns))
+        ours = self._belongs(dialect, parts.tracker.place(exchange, reading.request, now_ns))
+        placement = ours.placement
         parts.judge_ended()
-        if (told := landing.given(placement.step_state)) is not None:
-            self._deny(self._lands.follows(told), now_ns)
+        self._deny(ours.behind(), now_ns)
         if placement.new_turn:
             self._judge("turn_start", now_ns)
         self._judge("step_start", now_ns)
-        if self.refusal is None and self._reminders is not None:
-            self._reminders.say(dialect, reading, now_ns)
-            if self._repairs is not None:
-                self._repairs.put_back(dialect, reading, now_ns)
-        if self.refusal is None and self._landing is not None:
-            self._deny(self._landing.settle(now_ns), now_ns)
-            self.splice = None if self.landing is not None else self.splice
+        if self.refusal is None:
+            ours.say(reading, now_ns)
+            self._deny(ours.end(now_ns), now_ns)
+            self.splice = None if ours.landing is not None else self.splice
         if self.refusal is None and refused is not None:
             self._refused_by = refused
             parts.tracker.refuse(placement, refused, now_ns)
@@ -207,7 +199,7 @@ class Opened:
         elif self.refusal is None:
             self._go(placement, now_ns)
 
-    def _place_fetch(self, asked: ModelRequest, now_ns: int) -> None:
+    def _place_fetch(self, dialect: Dialect, asked: ModelRequest, now_ns: int) -> None:
         """A reply made in the background is fetched: the order was judged, and is already paid for."""
         parts = self._parts
         placement = parts.tracker.fetch(self.exchange, asked, now_ns)
@@ -216,62 +208,46 @@ class Opened:
             parts.unread("a stored reply")
             return
         self.fetches = asked.held
-        self.request = self._belongs(placement).request
+        self.request = placement.request
+        self._belongs(dialect, placement)
         parts.tracker.admit(placement, now_ns)
 
-    def _belongs(self, placement: Placement) -> Placement:
+    def _belongs(self, dialect: Dialect, placement: Placement) -> Ours:
         self.placement = placement
         self._scribe = Scribe(self._parts, self.exchange, placement)
-        self._reminders = Reminders(self._parts, self._scribe, self.out)
-        if self._parts.chain.repairs or placement.thread_state.kept:
-            self._repairs = Repairs(self._parts, self._scribe, self.out, self.exchange)
-        return placement
+        self._ours = Ours(self._parts, self._scribe, self.out, self.exchange, dialect)
+        return self._ours
 
     # -- what the shell waited for: a thread stored, the verdict of the ledger
 
     @property
     def unsaved(self) -> bool:
         """It carries something of ours that the shell has to store first; then it calls ``keep``."""
-        reminders, repairs = self._reminders, self._repairs
-        return (reminders is not None and reminders.unsaved) or (repairs is not None and repairs.unsaved)
+        return self._ours is not None and self._ours.unsaved
 
     def keep(self, now_ns: int, *, safe: bool) -> None:
         """What is newly put in is stored with its thread; or it could not be, and then it does not go out."""
-        assert self._reminders is not None
-        if self._reminders.unsaved:
-            self._reminders.stored(now_ns, safe=safe)
-        if self._repairs is not None:
-            self._repairs.stored(now_ns, safe=safe)
-        if self._landing is not None and (why := self._landing.stored()) is not None:
-            self._deny(why, now_ns)
+        assert self._ours is not None
+        self._deny(self._ours.stored(now_ns, safe=safe), now_ns)
         if not self._parts.reserves:
             self.admit(now_ns)
 
     # -- as the last step of its turn
 
     @property
-    def _lands(self) -> Landing:
-        if self._landing is None:
-            assert self._scribe is not None
-            assert self._reminders is not None
-            assert self._dialect is not None
-            self._landing = Landing(self._parts, self._scribe, self.out, self._reminders, self._dialect)
-        return self._landing
-
-    @property
     def landing(self) -> Terminal | None:
         """Why it is its turn's last step, where it is."""
-        return self._landing.why if self._landing is not None else None
+        return self._ours.landing if self._ours is not None else None
 
     @property
     def may_land(self) -> bool:
         """Whether it can go out as its turn's last step, or does already."""
-        return self._scribe is not None and self._lands.possible
+        return self._ours is not None and self._ours.may_land
 
     @property
     def room_of_last_words(self) -> int:
         """Bytes that a last step adds to its prompt, at the most."""
-        return self._lands.room
+        return self._ours.room_of_last_words if self._ours is not None else 0
 
     def land(self, why: Terminal, now_ns: int) -> bool:
         """Have the model sum up and stop, without tools. False: that cannot be done lawfully.
@@ -279,7 +255,7 @@ class Opened:
         Where ``unsaved`` says so the shell stores its words; ``landing`` is None if it could not.
         """
         self.splice = None
-        return self._lands.land(why, now_ns)
+        return self._ours is not None and self._ours.land(why, now_ns)
 
     def _deny(self, why: Terminal | None, now_ns: int) -> None:
         """Refuse it in its client's words, where there is a reason to."""
@@ -334,8 +310,8 @@ class Opened:
     def refuse(self, why: Terminal, reply: Reply | None, now_ns: int) -> None:
         """It may not; ``reply`` where no dialect knows how to say so."""
         self._refused_by = why
-        if self._landing is not None:
-            self._landing.refused()
+        if self._ours is not None:
+            self._ours.refused()
         if self.placement is not None:
             self._parts.tracker.refuse(self.placement, why, now_ns)
             self._parts.judge_ended()
@@ -398,18 +374,14 @@ class Opened:
 
     def _edit(self, edits: Sequence[Edit], scribe: Scribe, now_ns: int) -> None:
         """Take up what may be changed."""
-        reminders = self._reminders
-        assert reminders is not None
+        ours = self._ours
+        assert ours is not None
         for edit in edits:
-            if edit.kind == "nudge" and reminders.wish(edit):
-                continue
-            if edit.kind == "repair" and self._repairs is not None and self._repairs.wish(edit):
-                continue
-            if edit.kind == "land" and not reminders.made_up:
-                self._lands.wish(edit)
-                continue
-            if edit.kind != "clamp" or edit.max_output_tokens is None or reminders.made_up:
-                scribe.intervened(edit.policy, f"would_{edit.kind}", {}, now_ns)
+            if edit.kind != "clamp":
+                if not ours.wish(edit):
+                    scribe.intervened(edit.policy, f"would_{edit.kind}", {}, now_ns)
+            elif edit.max_output_tokens is None or ours.made_up:
+                scribe.intervened(edit.policy, "would_clamp", {}, now_ns)
             elif self.clamp(edit.max_output_tokens):
                 more = {"max_output_tokens": edit.max_output_tokens}
                 scribe.intervened(edit.policy, "clamp", more, now_ns)
@@ -436,7 +408,7 @@ class Opened:
             price=self._price if attempt is not None else None,
             balances=self._balances(placement, now_ns),
             demand=demand,
-            repaired=self.out.mended if attempt is not None and self._repairs is not None else _NONE,
+            repaired=self._ours.repaired if attempt is not None and self._ours is not None else _NONE,
         )
 
     def _price(self, usage: Usage) -> Cost:
@@ -523,10 +495,8 @@ class Opened:
     def close(self, end: EndKind, now_ns: int) -> None:
         """The exchange is over, one way or another. Called exactly once."""
         placement, heard = self.placement, self._heard
-        if self._reminders is not None:
-            self._reminders.left(now_ns)
-        if self._repairs is not None:
-            self._repairs.left(now_ns)
+        if self._ours is not None:
+            self._ours.left(now_ns)
         try:
             if placement is not None:
                 self._settle(placement, end, now_ns)
@@ -539,20 +509,19 @@ class Opened:
             self._capture_end(end, now_ns)
 
     def _settle(self, placement: Placement, end: EndKind, now_ns: int) -> None:
-        parts, reminders = self._parts, self._reminders
+        parts, ours = self._parts, self._ours
         assert self.request is not None
-        assert reminders is not None
+        assert ours is not None
         attempt = self._attempt(self.request, end, now_ns)
         if self.tab is not None:
             self.tab.settle(attempt, now_ns)
         if parts.standing is not None:
             parts.standing.charge(self.exchange, placement, self.request, attempt)
-        reminders.blame(attempt, now_ns)
+        ours.blame(attempt, now_ns)
         parts.tracker.close(placement, attempt)
         if attempt.outcome == "cut" and self.ended_by is not None:
             parts.tracker.cut(placement, self.ended_by, now_ns)
-        if self._repairs is not None and self._dialect is not None:
-            self._repairs.settle(self._dialect, attempt, now_ns)
+        ours.settle(attempt, now_ns)
         self._judge("step_end", now_ns, attempt)
         parts.judge_ended()
 
