@@ -121,7 +121,14 @@ def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
     """What the file format foresees and this version does not do: refused, never silently ignored."""
     for name, policy in settings.policies.items():
         path: KeyPath = ("policies", name, "action")
-        if policy.action == "repair":
+        extra = policy.model_extra or {}
+        acts = policy.action not in ("observe", "warn")
+        if acts and name in _TELLERS:
+            yield source.problem(path, f"{name} only tells, and ends nothing", "use observe or warn")
+        elif acts and name == "tools" and not extra.get("deny") and extra.get("allow") is None:
+            hint = "add deny: [names] or allow: [names], or use observe"
+            yield source.problem(path, "has no effect without a list of tools", hint)
+        elif policy.action == "repair":
             yield from _repair(settings, source, name)
         elif policy.action in NOT_BUILT:
             hint = "use observe, warn, nudge, land, deny, message, cut or hold"
@@ -132,7 +139,7 @@ def _not_built(settings: Settings, source: Source) -> Iterator[Problem]:
         elif policy.action == "nudge" and name in _WITHOUT_NUDGES:
             hint = "use observe, warn, deny, message, cut or hold; repeats nudges"
             yield source.problem(path, f"{name} has nothing to say to a model", hint)
-        elif policy.action == "nudge" and (policy.model_extra or {}).get("nudge") is False:
+        elif policy.action == "nudge" and extra.get("nudge") is False:
             hint = "remove nudge: false, or use action: observe"
             yield source.problem(("policies", name, "nudge"), "leaves action: nudge nothing to do", hint)
 
@@ -150,6 +157,8 @@ def _repair(settings: Settings, source: Source, name: str) -> Iterator[Problem]:
         )
 
 
+_TELLERS = frozenset({"growth", "tool_errors"})
+"""Policies whose findings nothing follows from."""
 _WITHOUT_NUDGES = POLICIES - {"repeats"}
 """Policies that have no words for a model."""
 _WITHOUT_LANDING = _WITHOUT_NUDGES

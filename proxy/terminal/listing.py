@@ -66,7 +66,7 @@ def _a_yes(wait: Json) -> str:
     facts = wait.get("facts", {})
     if wait.get("adds") is None:
         return "lets it go"
-    return inert(f"adds {wait['adds']} {facts.get('dimension')} to {facts.get('budget')}", 80)
+    return inert(f"raises {facts.get('dimension')} of {facts.get('budget')} by {wait['adds']}", 80)
 
 
 def sessions_table(sessions: Sequence[Json], now: int, width: int | None = None) -> list[Text]:

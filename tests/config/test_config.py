@@ -479,7 +479,7 @@ def test_yes_and_no_are_words(write) -> None:
         ("exporters: {otlp: {headers: {x-a: ' x'}}}", "exporters.otlp.headers.x-a", "check its quotes"),
         ("webhooks: [{url: 'http://a', headers: {a b: x}}]", "webhooks[0].headers.a b", "without spaces"),
         ("traceparent: join", "traceparent", "exporters: {otlp:"),
-        ("policies: {tools: {action: nudge}}", "policies.tools.action", "repeats nudges"),
+        ("policies: {tools: {deny: [a], action: nudge}}", "policies.tools.action", "repeats nudges"),
         ("policies: {repeats: {action: nudge, nudge: false}}", "policies.repeats.nudge", "action: observe"),
         ("policies: {repeats: {action: repair}}", "policies.repeats.action", "thinking repairs"),
         (
@@ -487,7 +487,10 @@ def test_yes_and_no_are_words(write) -> None:
             "policies.thinking.action",
             "record: full",
         ),
-        ("policies: {growth: {action: land}}", "policies.growth.action", "repeats lands, and budgets by"),
+        ("policies: {history: {action: land}}", "policies.history.action", "repeats lands, and budgets by"),
+        ("policies: {growth: {action: hold}}", "policies.growth.action", "observe or warn"),
+        ("policies: {tool_errors: {action: deny}}", "policies.tool_errors.action", "observe or warn"),
+        ("policies: {tools: {action: deny}}", "policies.tools.action", "deny: [names]"),
         (  # no hint leads to what is not built
             "policies: {repeats: {action: nuge}}",
             "policies.repeats.action",
