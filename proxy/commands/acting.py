@@ -285,7 +285,7 @@ def _raised(allowed: Mapping[str, Any]) -> str:
     if "adds" not in allowed:
         return ""
     whose = f"budget {allowed['budget']} of {allowed['scope']} {inert(str(allowed['subject']))}"
-    return f"; {allowed['dimension']} of {whose} is raised by {allowed['adds']}"
+    return f"; the limit on {allowed['dimension']} of {whose} is raised by {allowed['adds']}"
 
 
 def _list_waits(common: Common) -> None:

@@ -68,7 +68,7 @@ def test_what_waits_is_listed_everywhere_and_a_yes_from_a_terminal_lets_it_go(
         (counter,) = proxy.budgets(name="key")
         assert (counter["used"], counter["reserved"], len(model.asked), second.done()) == (1, 0, 1, False)
         done = proxy.looptap("allow", wait["id"][:12])
-        assert "steps of budget key of key unnamed is raised by 1" in done.stderr
+        assert "the limit on steps of budget key of key unnamed is raised by 1" in done.stderr
         assert second.result(kit.WAIT_S).status == 200
         (counter,) = proxy.idle()
         assert (counter["used"], counter["limit"]) == (2, 2)
