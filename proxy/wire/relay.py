@@ -256,6 +256,8 @@ class Relay:
             self._pulse.rounds.along(self, data)
             return
         self._pulse.rounds.send()
+        if self._connection is None:
+            return  # the chunk that has just left was the last: the answer is cut behind it
         if self.client_left:
             self.drained += len(data)
         if self.cut_since and not complete:

@@ -130,8 +130,11 @@ def test_an_sdk_waits_for_a_policys_yes_and_knows_nothing_of_it(
 ) -> None:
     shell = {"name": "bash", "input_schema": {"type": "object"}}
     policy = {"tools": {"deny": ["bash"], "refuse": "offered", "action": "hold"}}
-    with kit.model() as model, kit.serve(tmp_path, model, policies=policy, hold_for="1s") as proxy:
-        client = anthropic.Anthropic(api_key="sk", base_url=proxy.url, max_retries=0)
+    with (
+        kit.model() as model,
+        kit.serve(tmp_path, model, policies=policy, hold_for="1s") as proxy,
+        anthropic.Anthropic(api_key="sk", base_url=proxy.url, max_retries=0) as client,
+    ):
 
         def ask() -> Any:
             messages = [{"role": "user", "content": "hello"}]

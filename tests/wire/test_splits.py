@@ -6,6 +6,7 @@ read by a few lines of our own.
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any, cast
 
 import pytest
@@ -82,11 +83,16 @@ class Ends:
         return body, False
 
 
-def carried(reads: Sequence[bytes], cut_at: int | None = None) -> Ends:
-    """An answer that came so, to its end or to the end of its connection."""
+def carried(reads: Sequence[bytes], cut_at: int | None = None, *, one_look: bool = False) -> Ends:
+    """An answer that came so, to its end or to the end of its connection.
+
+    ``one_look``: all of it in one look at the sockets, so that its chunks leave along with each other.
+    """
     ends, pulse, pool = Ends(cut_at), Pulse(), UpstreamPool()
     loop = asyncio.new_event_loop()
     pulse.rounds.loop, pulse.now = loop, 1.0
+    if one_look:
+        loop.time = lambda: 1.0  # type: ignore[method-assign]
     relay = Relay(pulse, ends, cast(IncomingRequest, ends), cast(Watch, ends))
     ends.relay = relay
     connection = UpstreamConnection(pool, pool.peer(Upstream("u", "http://127.0.0.1:9", "openai", "openai")))
@@ -122,15 +128,15 @@ def splits(answer: bytes) -> Iterator[list[bytes]]:
     ],
 )  # fmt: skip
 def test_every_split_of_an_answer_is_the_same_answer(body: bytes, whole: bytes) -> None:
-    for reads in splits(HEAD + body):
-        passed = carried(reads)
+    for reads, one_look in product(splits(HEAD + body), (False, True)):
+        passed = carried(reads, one_look=one_look)
         assert (passed.body, passed.seen, passed.end) == ((whole, True), whole, "complete"), reads
 
 
 @pytest.mark.parametrize("tail", [b"-5\r\nhello\r\n", b"5\r\nhel", b"\r\n0\r\n\r\n", b"zz\r\n", b""])
 def test_a_body_that_breaks_is_never_a_whole_one(tail: bytes) -> None:
     for reads in splits(HEAD + b"5\r\nhello\r\n" + tail):
-        passed = carried(reads)
+        passed = carried(reads, one_look=True)
         body, ended = passed.body
         assert not ended
         assert passed.broken
@@ -143,8 +149,8 @@ def test_a_stream_is_cut_behind_an_event_however_small_its_chunks(end: bytes, si
     stream = (b"data: x" + end) * 3
     chunks = [stream[at : at + size] for at in range(0, len(stream), size)]
     frames = [b"%x\r\n%b\r\n" % (len(one), one) for one in chunks]
-    for cut_at in range(1, len(stream) - len(end) - size):
-        passed = carried([HEAD, *frames], cut_at)
+    for cut_at, one_look in product(range(1, len(stream) + 1), (False, True)):
+        passed = carried([HEAD, *frames, b"0\r\n\r\n"], cut_at, one_look=one_look)
         body, ended = passed.body
         assert (ended, passed.end) == (True, "refused"), cut_at
         assert body.endswith(end + BYE)
