@@ -35,10 +35,13 @@ _BARE = re.compile(r"[A-Za-z][A-Za-z0-9_.:/-]*|-?[0-9]{1,15}|-?[0-9]{1,12}\.[0-9
 _PAIR = re.compile(r';\s*([a-z_]+)=("(?:[^"\\]|\\.)*"|[^;]*)')
 _ESCAPED = re.compile(r"\\(.)")
 _LONGEST_FIELD = 1_000
+_SPEAKER = "Looptap: "
 
 
 def plain_words(message: str) -> str:
-    """A message without the fragments that clients would act upon."""
+    """A message that says who speaks, without the fragments that clients would act upon."""
+    if not message.startswith(_SPEAKER):  # a policy's own words, which read like the provider's
+        message = _SPEAKER + message
     lower = message.lower()
     if not any(fragment in lower for fragment in _TELLING):  # the pattern takes twenty times as long
         return message

@@ -20,7 +20,7 @@ WHY = Terminal(
     "deny",
     "budgets",
     "looptap_budget_exceeded",
-    "Budget turn reached: $5.00 of $5.00, not a matter of rate limit. Ask the owner to raise it.",
+    "Looptap: budget turn reached: $5.00 of $5.00, not a matter of rate limit. Ask the owner to raise it.",
     cause="spend",
     fields={"budget": "turn", "scope": "turn", "limit": "5.00", "used": "5.00"},
 )

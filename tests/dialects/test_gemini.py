@@ -23,7 +23,7 @@ WHY = Terminal(
     "deny",
     "budgets",
     "looptap_budget_exceeded",
-    "Budget turn reached: $5.00 of $5.00.",
+    "Looptap: budget turn reached: $5.00 of $5.00.",
     fields={"budget": "turn", "limit": "5.00"},
 )
 

@@ -16,7 +16,7 @@ WHY = Terminal(
     "deny",
     "budgets",
     "looptap_budget_exceeded",
-    "This turn has spent $5.00 of $5.00.",
+    "Looptap: this turn has spent $5.00 of $5.00.",
     cause="spend",
     fields={"budget": "turn", "limit": "5.00"},
 )
@@ -162,6 +162,13 @@ def test_words_that_clients_act_upon_are_not_said() -> None:
         assert word not in message
 
 
+@pytest.mark.parametrize("said", ["The same call 9 times.", "Looptap: the same call 9 times."])
+def test_a_refusal_says_who_speaks_once(said: str) -> None:
+    why = Terminal("deny", "p", "c", said)
+    message = orjson.loads(DIALECT.refusal(ASK, why, "x").body)["error"]["message"]
+    assert (message.startswith("Looptap: "), message.count("Looptap")) == (True, 1)
+
+
 def test_a_pace_that_can_be_waited_for_is_a_429() -> None:
     answer = DIALECT.refusal(ASK, Terminal("deny", "p", "c", "Wait.", retry_after_s=7), "x")
     assert (answer.status, dict(answer.headers)[b"retry-after"]) == (429, b"7")
@@ -170,7 +177,7 @@ def test_a_pace_that_can_be_waited_for_is_a_429() -> None:
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_message_is_a_whole_reply(streaming: bool) -> None:
-    why = Terminal("message", "budgets", "c", "The budget is spent.")
+    why = Terminal("message", "budgets", "c", "Looptap: the budget is spent.")
     asked = request(
         messages=[{"role": "user", "content": "Hi"}],
         stream=streaming,
@@ -187,7 +194,7 @@ def test_message_is_a_whole_reply(streaming: bool) -> None:
     )
     assert b"x-should-retry" not in dict(answer.headers)
     assert (outcome.items[0].text, outcome.stop_reason, outcome.whole) == (
-        "The budget is spent.",
+        "Looptap: the budget is spent.",
         "stop",
         True,
     )

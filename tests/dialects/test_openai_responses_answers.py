@@ -16,7 +16,7 @@ WHY = Terminal(
     "deny",
     "budgets",
     "looptap_step_limit",
-    "This turn has made 60 of 60 steps.",
+    "Looptap: this turn has made 60 of 60 steps.",
     cause="steps",
     fields={"budget": "turn", "limit": 60, "used": 60},
 )
@@ -173,12 +173,14 @@ def test_deny_is_a_400_that_no_client_repeats() -> None:
 
 @pytest.mark.parametrize("asked", [ASK, STREAMED])
 def test_message_is_a_whole_reply(asked: ModelRequest) -> None:
-    answer = DIALECT.refusal(asked, Terminal("message", "budgets", "c", "The budget is spent."), "exc_1")
+    answer = DIALECT.refusal(
+        asked, Terminal("message", "budgets", "c", "Looptap: the budget is spent."), "exc_1"
+    )
     decoder = DIALECT.decoder(asked, answer.status, "")
     decoder.feed(answer.body)
     outcome = decoder.finish()
     assert (answer.status, outcome.stop_reason, outcome.whole) == (200, "completed", True)
-    assert [item.text for item in outcome.items] == ["The budget is spent."]
+    assert [item.text for item in outcome.items] == ["Looptap: the budget is spent."]
     assert outcome.usage is not None
     assert set(outcome.usage.public().values()) == {0}
 
