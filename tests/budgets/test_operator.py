@@ -252,7 +252,6 @@ def test_BUD_12_a_valid_limit_is_listed_as_enforced(tmp_path: Path) -> None:
 def test_BUD_12_what_is_not_built_is_refused_at_start(tmp_path: Path) -> None:
     for wrong, word in (
         ({"on_exhausted": "land", "limits": {"spend_usd": 1}, "clamp": True}, "beside on_exhausted: land"),
-        ({"on_exhausted": "hold"}, "hold is not built yet"),
         ({"hold": "slices"}, "slices are not built yet"),
         ({"clamp": True}, "has no effect on these limits"),
         ({"limits": {"max_steps": 3}}, "did you mean steps?"),
