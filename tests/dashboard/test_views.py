@@ -233,7 +233,6 @@ def _alerts(proxy: kit.Served) -> Any:
     return admin(proxy, "/api/v1/alerts")[1]
 
 
-@pytest.mark.real(budgets=False)  # a megabyte costs more than they allow
 async def test_what_waits_shows_itself_and_is_answered_by_two_buttons(tmp_path: Path, page: Page) -> None:
     budget = {"name": "turn", "scope": "turn", "limits": {"steps": 1}, "on_exhausted": "hold"}
     with kit.model() as model, kit.serve(tmp_path, model, budgets=[budget]) as proxy:
@@ -263,6 +262,7 @@ async def test_what_waits_shows_itself_and_is_answered_by_two_buttons(tmp_path: 
         await page.go("about:blank")  # it would note that the proxy goes
 
 
+@pytest.mark.real(budgets=False)  # a megabyte costs more than they allow
 async def test_hostile_content_stays_text(proxy: kit.Served, page: Page) -> None:
     nasty = (
         "<script>alert(1)</script><img src=x onerror=alert(1)>\u202egnp.exe\u0007\u001b[31m" + "A" * 1_000_000
