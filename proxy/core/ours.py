@@ -98,7 +98,7 @@ class Ours:
     @property
     def repaired(self) -> frozenset[str]:
         """The steps whose replies are made whole in what goes out."""
-        return self._out.mended if self._repairs is not None else _NONE
+        return self._repairs.mended if self._repairs is not None else _NONE
 
     # -- as the last step of its turn
 

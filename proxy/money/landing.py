@@ -80,9 +80,7 @@ class LastStep:
         claim = why.claim
         if claim is None:
             return why, False
-        if is_ticket(claim):
-            return self.ended.get(claim.budget, why), True
-        return self.ended.get(claim.budget, why), False
+        return self.ended.get(claim.budget, why), is_ticket(claim)
 
 
 def lenient(claim: Claim) -> Claim:

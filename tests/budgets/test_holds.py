@@ -22,16 +22,6 @@ KEY: dict[str, Any] = {
 
 
 @pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer("--appendonly", "yes")
-    server.start()
-    try:
-        yield server
-    finally:
-        server.close()
-
-
-@pytest.fixture
 def beside() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(4) as pool:
         yield pool

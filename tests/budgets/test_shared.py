@@ -1,6 +1,5 @@
 """One ledger under several proxies: caps hold over all of them, and while it is away nothing passes."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,16 +13,6 @@ from tests.stores.ledger.kit import RedisServer
 pytestmark = pytest.mark.real
 
 FLAT = [{"model": "acme-*", "input": 0, "output": 1000}]
-
-
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer("--appendonly", "yes")
-    server.start()
-    try:
-        yield server
-    finally:
-        server.close()
 
 
 def settings(redis: RedisServer, **ledger: Any) -> dict[str, Any]:
